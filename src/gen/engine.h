@@ -1,0 +1,54 @@
+// A loaded model, ready to evaluate tokens: package, weights, store and backend, put together from options.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "model/plan.h"
+
+namespace moeflux {
+
+struct EngineOptions {
+  std::string backend = "cpu-ref";
+  Precision precision = Precision::Fast;
+  std::optional<uint64_t> ram, max_memory;
+  uint64_t ctx = 0;
+  uint64_t chunk = 512;      // tokens of a prefill step
+  size_t threads = 0;        // for loading; 0: all
+  bool check_reads = true;
+};
+
+std::vector<std::string> backend_names();
+
+class Engine {
+ public:
+  Engine(const fs::path& package, const EngineOptions& options);
+
+  const ModelConfig& config() const { return config_; }
+  const Package& package() const { return package_; }
+  const MemoryPlan& plan() const { return plan_; }
+  const StoreStats& store_stats() const { return store_.stats(); }
+  std::unique_ptr<Sequence> make_sequence() { return backend_->make_sequence(plan_.ctx); }
+
+  // Evaluates tokens of one sequence, chunk by chunk, and returns the logits of the last `rows` of them.
+  std::vector<float> eval(Sequence& sequence, std::span<const Token> tokens, size_t rows = 1, const Tap& tap = {});
+
+  // Greedy continuation: n tokens, ties to the lower id.
+  std::vector<Token> generate_greedy(Sequence& sequence, std::span<const Token> prompt, size_t n,
+                                     const std::function<void(Token)>& on_token = {});
+
+ private:
+  EngineOptions options_;
+  Package package_;
+  ModelConfig config_;
+  MemoryPlan plan_;
+  ResidentWeights resident_;
+  ModelWeights weights_;
+  ExpertStore store_;
+  std::unique_ptr<Backend> backend_;
+  Model model_;
+};
+
+}  // namespace moeflux

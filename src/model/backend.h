@@ -1,0 +1,92 @@
+// The seam between the model's mathematics and the machine that computes it: a handful of coarse stages. A backend
+// owns activations, KV caches and recurrent state; nothing above it sees where they live. Routing stays inside the
+// step, so that it may live on a device; `experts` resolves its experts through the store itself.
+//
+// In exact precision a token's bits depend on its sequence's tokens only: not on the batch, the chunk, the cache or
+// the number of threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "model/weights.h"
+#include "store/expert_store.h"
+
+namespace moeflux {
+
+using Token = uint32_t;
+
+enum class Precision : uint8_t { Exact, Fast };
+
+// KV cache and recurrent state of one sequence. Made by a backend and only usable with it.
+class Sequence {
+ public:
+  explicit Sequence(size_t capacity) : capacity_(capacity) {}
+  virtual ~Sequence() = default;
+  virtual uint64_t bytes() const = 0;
+
+  size_t capacity() const { return capacity_; }  // tokens
+  size_t position() const { return position_; }  // tokens so far
+
+ private:
+  friend class Model;
+  size_t capacity_;
+  size_t position_ = 0;
+  bool broken_ = false;  // a step failed half-way: the state of some layers is ahead of others
+};
+
+// Consecutive tokens of one sequence inside a batch.
+struct Slice {
+  Sequence* sequence;
+  size_t first, count;   // tokens [first, first + count) of the batch
+};
+
+struct Batch {
+  std::span<const Token> tokens;
+  std::span<const Slice> slices;              // together, in order, they cover all tokens
+  std::span<const uint32_t> logit_rows;       // the tokens whose logits are wanted
+};
+
+// A stage's result, row by row, as float. A tap that returns true has changed the values, and the step goes on with
+// them: that is how two backends are compared stage by stage on the same inputs.
+struct TapTensor {
+  std::string_view name;  // embed, attention, router_logits, topk_ids, topk_weights, mlp, final_norm, logits
+  uint64_t layer;
+  size_t rows, cols;
+  std::span<float> values;
+};
+using Tap = std::function<bool(const TapTensor&)>;
+
+// The activations of one batch on its way through the layers.
+class Step {
+ public:
+  virtual ~Step() = default;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  virtual std::unique_ptr<Sequence> make_sequence(size_t capacity) = 0;
+
+  virtual std::unique_ptr<Step> begin(const Batch& batch, const Tap& tap) = 0;
+  virtual void embed(Step& step) = 0;                                     // x = embedding[token]
+  virtual void attention(Step& step, const LayerWeights& layer) = 0;      // x += mix(norm(x)); appends to the caches
+  virtual void route(Step& step, const LayerWeights& layer) = 0;          // h = norm(x); top-k per token
+  virtual void experts(Step& step, const LayerWeights& layer, ExpertStore& store) = 0;  // x += sum of experts(h)
+  virtual void mlp(Step& step, const LayerWeights& layer) = 0;            // x += mlp(norm(x)): dense layers
+  virtual void logits(Step& step, std::span<float> out) = 0;              // [logit_rows, n_vocab]
+};
+
+// Bytes of KV cache and recurrent state of one sequence of `capacity` tokens, per value of `kv_bytes`.
+uint64_t sequence_bytes(const ModelConfig& model, size_t capacity, size_t kv_bytes);
+// Positions that a layer's KV cache holds: all, or no more than its window.
+size_t kv_rows(const LayerConfig& layer, size_t capacity);
+// KV values per position of a layer (0 for delta-net layers), and floats of recurrent state per delta-net layer.
+size_t kv_width(const ModelConfig& model, const LayerConfig& layer);
+size_t delta_state_floats(const ModelConfig& model);
+
+}  // namespace moeflux

@@ -1,0 +1,84 @@
+#include "model/model.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "ops/delta.h"
+
+namespace moeflux {
+
+void Model::forward(const Batch& batch, std::span<float> logits, const Tap& tap) {
+  check_batch(batch);
+  check(logits.size() == batch.logit_rows.size() * config_.n_vocab, "room for the logits");
+  for (const Slice& s : batch.slices) s.sequence->broken_ = true;
+
+  const std::unique_ptr<Step> step = backend_.begin(batch, tap);
+  backend_.embed(*step);
+  for (const LayerWeights& layer : weights_.layers) {
+    backend_.attention(*step, layer);
+    if (layer.config->sparse) {
+      backend_.route(*step, layer);
+      backend_.experts(*step, layer, store_);
+    } else {
+      backend_.mlp(*step, layer);
+    }
+  }
+  backend_.logits(*step, logits);
+
+  for (const Slice& s : batch.slices) {
+    s.sequence->position_ += s.count;
+    s.sequence->broken_ = false;
+  }
+}
+
+void Model::check_batch(const Batch& batch) const {
+  size_t next = 0;
+  for (const Slice& s : batch.slices) {
+    check(s.first == next && s.count > 0, "slices that cover the batch");
+    next += s.count;
+    if (s.sequence->broken_)
+      fail(Errc::InvalidArgument, "this sequence's last step failed half-way: clear it before it is used again");
+    if (s.count > s.sequence->capacity() - s.sequence->position())
+      fail(Errc::InvalidArgument, "{} tokens at position {} do not fit in the context of {}", s.count,
+           s.sequence->position(), s.sequence->capacity());
+  }
+  check(next == batch.tokens.size(), "slices that cover the batch");
+  for (const Token t : batch.tokens)
+    if (t >= config_.n_vocab)
+      fail(Errc::InvalidArgument, "token {} is not in the vocabulary of {}", t, config_.n_vocab);
+}
+
+size_t kv_rows(const LayerConfig& layer, size_t capacity) {
+  return layer.window ? std::min<size_t>(layer.window, capacity) : capacity;
+}
+
+size_t kv_width(const ModelConfig& model, const LayerConfig& layer) {
+  switch (layer.mixer) {
+    case Mixer::Attention:
+      return 2 * model.attention.n_kv_heads * model.attention.head_dim;
+    case Mixer::Mla:
+      return model.mla.kv_rank + model.mla.rope_dim;
+    case Mixer::DeltaNet:
+      break;
+  }
+  return 0;
+}
+
+size_t delta_state_floats(const ModelConfig& model) {
+  const DeltaConfig& d = model.delta;
+  const size_t state = d.n_value_heads * d.key_dim * d.value_dim;
+  const size_t block = kDeltaBlock * d.n_value_heads * (d.key_dim + d.value_dim + 1);
+  return state + block + d.conv_channels() * (d.conv_width - 1);
+}
+
+uint64_t sequence_bytes(const ModelConfig& model, size_t capacity, size_t kv_bytes) {
+  uint64_t sum = 0;
+  for (const LayerConfig& layer : model.layers) {
+    const uint64_t values = checked_mul(kv_rows(layer, capacity), kv_width(model, layer), "KV cache");
+    sum = checked_add(sum, checked_mul(values, kv_bytes, "KV cache"), "KV cache");
+    if (layer.mixer == Mixer::DeltaNet) sum += delta_state_floats(model) * sizeof(float);
+  }
+  return sum;
+}
+
+}  // namespace moeflux

@@ -1,0 +1,105 @@
+#include "package/package.h"
+
+#include <set>
+
+#include "base/checked.h"
+#include "base/hash.h"
+#include "base/progress.h"
+#include "base/threads.h"
+#include "package/safetensors.h"
+
+namespace moeflux {
+namespace {
+
+constexpr uint64_t kMaxManifestBytes = 1u << 30, kMaxConfigBytes = 64u << 20;
+
+std::string package_file(const fs::path& folder, const char* name, uint64_t most) {
+  if (!fs::is_directory(folder)) fail(Errc::NotFound, "{}: no such folder", folder.string());
+  if (!fs::exists(folder / name))
+    fail(Errc::NotFound, "{}: no {} there: not a moeflux package (moeflux convert makes one)", folder.string(), name);
+  return read_text(folder / name, most);
+}
+
+}  // namespace
+
+Package::Package(const fs::path& folder)
+    : folder_(folder),
+      manifest_(parse_manifest(package_file(folder, "moeflux.json", kMaxManifestBytes),
+                               (folder / "moeflux.json").string())),
+      config_(parse_json(package_file(folder, "config.json", kMaxConfigBytes), config_path())),
+      resident_(File::open_read(folder / "resident.safetensors")) {
+  match_resident_table();
+  for (const ExpertLayer& layer : manifest_.layers) {
+    File file = File::open_read(folder / layer.file);
+    const uint64_t want = layer.record_bytes * layer.n_experts(), have = file.size();
+    if (have != want)
+      fail(Errc::Corrupt, "{}: {} bytes, but {} experts of {} bytes make {}", file.path().string(), have,
+           layer.n_experts(), layer.record_bytes, want);
+    experts_.emplace(layer.layer, std::move(file));
+  }
+}
+
+// Every tensor of the manifest must lie in the safetensors file, with the right size and type, and no other.
+void Package::match_resident_table() {
+  const std::string where = resident_.path().string();
+  std::map<std::string, TensorInfo> table;
+  for (TensorInfo& info : read_safetensors_table(resident_)) table.emplace(info.name, std::move(info));
+  for (ResidentTensor& r : manifest_.resident) {
+    StoredTensor& t = r.tensor;
+    const auto it = table.find(t.name);
+    if (it == table.end()) fail(Errc::Corrupt, "{}: tensor {} of the manifest is missing", where, t.name);
+    const TensorInfo& info = it->second;
+    const uint64_t want = t.tiled ? align_up(t.bytes, kTensorAlignment) : t.bytes;
+    const DType type = t.tiled ? DType::U8 : DType::F32;
+    if (info.type != type || info.bytes() != want)
+      fail(Errc::Corrupt, "{}: tensor {} is {} of {} bytes, the manifest wants {} of {}", where, t.name,
+           to_string(info.type), info.bytes(), to_string(type), want);
+    t.offset = info.begin;
+    table.erase(it);
+  }
+  if (!table.empty())
+    fail(Errc::Corrupt, "{}: tensor {} is not in the manifest", where, table.begin()->first);
+}
+
+void Package::read_record(const ExpertLayer& layer, uint64_t expert, std::span<std::byte> into, bool check_sum) const {
+  check(expert < layer.n_experts() && into.size() == layer.record_bytes, "one record of the layer");
+  const File& file = experts_.at(layer.layer);
+  file.read_at(expert * layer.record_bytes, into);
+  if (check_sum && xxh3(into) != layer.xxh3[expert])
+    fail(Errc::Corrupt, "{}: expert {} (bytes {}..{}) has checksum {}, want {}", file.path().string(), expert,
+         expert * layer.record_bytes, (expert + 1) * layer.record_bytes, to_hex(xxh3(into)),
+         to_hex(layer.xxh3[expert]));
+}
+
+void Package::read_resident(const ResidentTensor& r, std::span<std::byte> into) const {
+  check(into.size() >= r.tensor.bytes, "room for the tensor");
+  const auto exact = into.first(r.tensor.bytes);
+  resident_.read_at(r.tensor.offset, exact);
+  if (xxh3(exact) != r.xxh3)
+    fail(Errc::Corrupt, "{}: tensor {} (bytes {}..{}) has checksum {}, want {}", resident_.path().string(),
+         r.tensor.name, r.tensor.offset, r.tensor.offset + r.tensor.bytes, to_hex(xxh3(exact)), to_hex(r.xxh3));
+}
+
+ResidentWeights::ResidentWeights(const Package& package, size_t threads)
+    : buffer_(package.manifest().resident_bytes()) {
+  const auto& tensors = package.manifest().resident;
+  std::vector<size_t> offsets;
+  size_t at = 0;
+  for (const ResidentTensor& r : tensors) {
+    offsets.push_back(at);
+    offset_[r.tensor.name] = at;
+    at += align_up(r.tensor.bytes, kTensorAlignment);
+  }
+  Progress progress("loading", buffer_.size());
+  parallel_for(tensors.size(), threads, [&](size_t i) {
+    package.read_resident(tensors[i], buffer_.bytes().subspan(offsets[i], tensors[i].tensor.bytes));
+    progress.add(tensors[i].tensor.bytes);
+  });
+}
+
+const std::byte* ResidentWeights::find(const std::string& name) const {
+  const auto it = offset_.find(name);
+  return it == offset_.end() ? nullptr : buffer_.data() + it->second;
+}
+
+}  // namespace moeflux

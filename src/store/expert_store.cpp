@@ -1,0 +1,102 @@
+#include "store/expert_store.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/text.h"
+
+namespace moeflux {
+
+struct ExpertStore::Slot {
+  AlignedBuffer buffer;
+  std::optional<ExpertKey> key;
+  int pins = 0;
+};
+
+struct ExpertStore::SlotClass {
+  uint64_t most_slots = 0;
+  std::list<Slot> slots;  // most recently used first
+  std::map<ExpertKey, std::list<Slot>::iterator> where;
+};
+
+ExpertStore::Lease::Lease(Slot& slot) noexcept : slot_(&slot) { ++slot.pins; }
+ExpertStore::Lease::Lease(Lease&& o) noexcept : slot_(std::exchange(o.slot_, nullptr)) {}
+ExpertStore::Lease::~Lease() {
+  if (slot_) --slot_->pins;
+}
+std::span<const std::byte> ExpertStore::Lease::bytes() const noexcept { return slot_->buffer.bytes(); }
+
+ExpertStore::ExpertStore(const Package& package, uint64_t budget_bytes, bool check_reads)
+    : package_(package), check_reads_(check_reads) {
+  const Manifest& manifest = package.manifest();
+  if (budget_bytes < least_budget(manifest))
+    fail(Errc::OutOfMemory, "a budget of {} for experts is too small: one expert of each record size needs {}",
+         format_bytes(budget_bytes), format_bytes(least_budget(manifest)));
+  std::map<uint64_t, uint64_t> experts;  // by record size
+  for (const ExpertLayer& l : manifest.layers) {
+    layers_[l.layer] = &l;
+    experts[l.record_bytes] += l.n_experts();
+  }
+  // Each class gets its share of the bytes, at least one slot and at most one per expert.
+  for (const auto& [bytes, n] : experts) {
+    const double share = static_cast<double>(bytes * n) / static_cast<double>(manifest.expert_bytes());
+    const auto slots = static_cast<uint64_t>(share * static_cast<double>(budget_bytes) / static_cast<double>(bytes));
+    classes_[bytes].most_slots = std::clamp<uint64_t>(slots, 1, n);
+  }
+}
+
+ExpertStore::~ExpertStore() = default;
+
+uint64_t ExpertStore::least_budget(const Manifest& manifest) {
+  std::map<uint64_t, bool> sizes;
+  for (const ExpertLayer& l : manifest.layers) sizes[l.record_bytes] = true;
+  uint64_t sum = 0;
+  for (const auto& [bytes, _] : sizes) sum += bytes;
+  return sum;
+}
+
+const ExpertLayer& ExpertStore::layer(uint64_t layer) const {
+  const auto it = layers_.find(layer);
+  check(it != layers_.end(), "a layer with experts");
+  return *it->second;
+}
+
+uint64_t ExpertStore::slot_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& [bytes, cls] : classes_) sum += bytes * cls.most_slots;
+  return sum;
+}
+
+ExpertStore::Lease ExpertStore::lease(ExpertKey key) {
+  const ExpertLayer& l = layer(key.layer);
+  SlotClass& cls = classes_.at(l.record_bytes);
+  if (const auto it = cls.where.find(key); it != cls.where.end()) {
+    ++stats_.hits;
+    cls.slots.splice(cls.slots.begin(), cls.slots, it->second);
+    return Lease(*it->second);
+  }
+  ++stats_.misses;
+  return Lease(load(cls, key, l));
+}
+
+ExpertStore::Slot& ExpertStore::load(SlotClass& cls, ExpertKey key, const ExpertLayer& l) {
+  if (cls.slots.size() < cls.most_slots) {
+    cls.slots.emplace_front().buffer = AlignedBuffer(l.record_bytes);
+  } else {
+    auto it = std::find_if(cls.slots.rbegin(), cls.slots.rend(), [](const Slot& s) { return s.pins == 0; });
+    check(it != cls.slots.rend(), "a slot that no lease pins");
+    cls.slots.splice(cls.slots.begin(), cls.slots, std::next(it).base());
+  }
+  Slot& slot = cls.slots.front();
+  if (slot.key) cls.where.erase(*slot.key);
+  slot.key.reset();  // until the bytes are there and checked, the slot holds nothing
+  package_.read_record(l, key.expert, slot.buffer.bytes(), check_reads_);
+  stats_.bytes_read += l.record_bytes;
+  slot.key = key;
+  cls.where[key] = cls.slots.begin();
+  return slot;
+}
+
+}  // namespace moeflux

@@ -1,0 +1,29 @@
+// The sub-commands of the program. Each function adds one to the parser; the chosen one's callback does the work and
+// throws Error on failure. stdout carries the result, stderr everything else.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "gen/engine.h"
+
+namespace moeflux {
+
+void add_synth_command(CLI::App& app);
+void add_convert_command(CLI::App& app);
+void add_inspect_command(CLI::App& app);
+void add_plan_command(CLI::App& app);
+void add_verify_command(CLI::App& app);
+void add_run_command(CLI::App& app);
+
+// Thrown by a command whose work was done but whose answer is "no": the program exits with 1 and says nothing more.
+struct Unsuccessful {};
+
+// An option that takes a size such as 6GiB.
+CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std::optional<uint64_t>& into,
+                              const std::string& help);
+
+Precision precision_from_string(const std::string& text);
+
+}  // namespace moeflux

@@ -1,0 +1,111 @@
+#include "support/support.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+
+#include "convert/synth.h"
+
+extern char** environ;
+
+namespace moeflux::test {
+namespace {
+
+std::vector<std::string> folders_of(const fs::path& path) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(path)) names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace
+
+TempFolder::TempFolder() {
+  std::string name = (fs::temp_directory_path() / "moeflux-test-XXXXXX").string();
+  if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp");
+  path_ = name;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ec;
+  fs::remove_all(path_, ec);
+}
+
+fs::path data_folder() { return MOEFLUX_TEST_DATA; }
+std::vector<std::string> golden_families() { return folders_of(data_folder() / "goldens"); }
+std::vector<std::string> quantised_goldens() { return folders_of(data_folder() / "quant"); }
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("cannot read " + path.string());
+  std::ostringstream out;
+  out << file.rdbuf();
+  return out.str();
+}
+
+void write_file(const fs::path& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+  file.close();
+  if (!file) throw std::runtime_error("cannot write " + path.string());
+}
+
+ProgramResult run_program(const std::vector<std::string>& args) {
+  const TempFolder temp;
+  std::vector<char*> argv;
+  std::string program = MOEFLUX_PROGRAM;
+  std::vector<std::string> copies = args;
+  argv.push_back(program.data());
+  for (std::string& a : copies) argv.push_back(a.data());
+  argv.push_back(nullptr);
+  const std::string out = (temp / "out").string(), err = (temp / "err").string();
+  const pid_t pid = fork();
+  if (pid < 0) throw std::runtime_error("fork");
+  if (pid == 0) {
+    const int null = open("/dev/null", O_RDONLY), o = open(out.c_str(), O_WRONLY | O_CREAT, 0600),
+              e = open(err.c_str(), O_WRONLY | O_CREAT, 0600);
+    dup2(null, 0);
+    dup2(o, 1);
+    dup2(e, 2);
+    execve(program.c_str(), argv.data(), environ);
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(out), read_file(err)};
+}
+
+std::vector<std::pair<std::string, std::string>> folder_content(const fs::path& folder) {
+  std::vector<std::pair<std::string, std::string>> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) files.emplace_back(fs::relative(entry.path(), folder), read_file(entry.path()));
+  std::ranges::sort(files);
+  return files;
+}
+
+const fs::path& golden_checkpoint(const std::string& family) {
+  static const TempFolder folder;
+  static std::map<std::string, fs::path> made;
+  if (const auto it = made.find(family); it != made.end()) return it->second;
+  write_synthetic_checkpoint(data_folder() / "goldens" / family, folder / family, {});
+  return made[family] = folder / family;
+}
+
+const fs::path& golden_package(const std::string& family) {
+  static const TempFolder folder;
+  static std::map<std::string, fs::path> made;
+  if (const auto it = made.find(family); it != made.end()) return it->second;
+  ConvertOptions options;
+  options.width = {Width::Keep, Width::Keep, 64};
+  convert_package(open_source(golden_checkpoint(family), folder / family, false, true), folder / family, options);
+  return made[family] = folder / family;
+}
+
+}  // namespace moeflux::test

@@ -1,0 +1,47 @@
+// What tests share: folders that go away, fixtures, and running the program as a user would.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace moeflux::test {
+
+namespace fs = std::filesystem;
+
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+fs::path data_folder();  // tests/data of the source tree
+
+struct ProgramResult {
+  int exit_code = -1;  // 128 + signal where it was killed
+  std::string out, err;
+};
+
+// Runs the moeflux binary with these arguments and waits for it.
+ProgramResult run_program(const std::vector<std::string>& args);
+
+std::vector<std::string> golden_families();  // folders of tests/data/goldens
+std::vector<std::string> quantised_goldens();  // folders of tests/data/quant
+
+std::string read_file(const fs::path& path);
+void write_file(const fs::path& path, const std::string& bytes);
+
+// Relative path -> content of every file below a folder.
+std::vector<std::pair<std::string, std::string>> folder_content(const fs::path& folder);
+
+// A synthetic checkpoint of a golden family, made once per test process.
+const fs::path& golden_checkpoint(const std::string& family);
+// A package of it with everything kept as stored, made once per test process.
+const fs::path& golden_package(const std::string& family);
+
+}  // namespace moeflux::test
