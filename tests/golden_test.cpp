@@ -42,7 +42,7 @@ TEST_P(Golden, PrefillHasTheSameBitsForEveryChunk) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::ValuesIn(test::golden_families()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 class QuantisedGolden : public testing::TestWithParam<std::string> {};
 
@@ -58,7 +58,7 @@ TEST_P(QuantisedGolden, KeptWeightsEqualTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, QuantisedGolden, testing::ValuesIn(test::quantised_goldens()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 }  // namespace
 }  // namespace moeflux

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/hash.h"
@@ -27,7 +28,6 @@ struct Unit {
 };
 
 struct UnitResult {
-  bool done = false;
   uint64_t xxh3 = 0;
   ErrorSum sum;
 };
@@ -35,7 +35,8 @@ struct UnitResult {
 // One line per finished unit: number, checksum, error, power, end mark. A torn last line is as if it were not there.
 class Journal {
  public:
-  Journal(const fs::path& folder, const std::string& identity, std::vector<UnitResult>& results)
+  Journal(const fs::path& folder, const std::string& identity, std::vector<UnitResult>& results,
+          std::vector<bool>& durable)
       : file_(File::open_write(folder / "journal")) {
     const std::string head = fmt::format("moeflux-convert {} {}\n", kPackageVersion, identity);
     const std::string text = read_text(folder / "journal", 1u << 30);
@@ -57,28 +58,29 @@ class Journal {
       if (std::sscanf(text.c_str() + at, "%llu %llx %la %la", &unit, &sum, &error, &power) != 4 ||
           unit >= results.size())
         break;
-      results[unit] = {true, sum, {error, power}};
+      results[unit] = {sum, {error, power}};
+      durable[unit] = true;
       at = whole = end + 1;
     }
     file_.resize(whole);
   }
 
-  void add(size_t unit, const UnitResult& r) {
-    char line[128];
-    std::snprintf(line, sizeof line, "%zu %016llx %a %a *\n", unit, static_cast<unsigned long long>(r.xxh3),
-                  r.sum.error, r.sum.power);
-    pending_ += line;
-  }
-  void flush() {
-    if (pending_.empty()) return;
-    file_.append(pending_);
+  // The units' bytes must be on disk already.
+  void add(const std::vector<size_t>& units, const std::vector<UnitResult>& results) {
+    std::string lines;
+    for (const size_t unit : units) {
+      char line[128];
+      const UnitResult& r = results[unit];
+      std::snprintf(line, sizeof line, "%zu %016llx %a %a *\n", unit, static_cast<unsigned long long>(r.xxh3),
+                    r.sum.error, r.sum.power);
+      lines += line;
+    }
+    file_.append(lines);
     file_.sync();
-    pending_.clear();
   }
 
  private:
   File file_;
-  std::string pending_;
 };
 
 class Converter {
@@ -91,7 +93,7 @@ class Converter {
     const PartialLock lock(package_);
     const fs::path partial = partial_folder(package_);
     plan_units(layout);
-    Journal journal(partial, identity(layout), results_);
+    Journal journal(partial, identity(layout), results_, durable_);
     if (options_.consume) save_headers();
     PackageWriter writer(package_, std::move(layout), !options_.consume);
     writer.copy_published_files(source_.checkpoint().folder());
@@ -102,7 +104,7 @@ class Converter {
     uint64_t bytes = 0;
     std::vector<size_t> todo;
     for (size_t i = 0; i < units_.size(); ++i) {
-      if (results_[i].done)
+      if (durable_[i])
         ++result.units_resumed;
       else
         todo.push_back(i), bytes += unit_bytes(units_[i]);
@@ -115,8 +117,8 @@ class Converter {
       progress.add(unit_bytes(units_[todo[i]]));
     });
     {
-      const std::lock_guard guard(mutex_);
-      commit();
+      std::unique_lock guard(mutex_);
+      commit(guard);
     }
     fill_manifest(writer.manifest());
     writer.publish();
@@ -158,6 +160,7 @@ class Converter {
       units_.push_back(unit);
     }
     results_.resize(units_.size());
+    durable_.resize(units_.size());
   }
 
   std::set<size_t> shards_of(const Unit& unit, const PackageLayout& layout) const {
@@ -224,10 +227,11 @@ class Converter {
   UnitResult convert_resident(const Unit& u) const {
     const StoredTensor& t = writer_->layout().manifest.resident[u.index].tensor;
     const TensorSpec& spec = *specs_.at(t.name);
-    UnitResult r{true, 0, {}};
+    UnitResult r;
     Hasher hash;
     const auto sink = [&](uint64_t offset, std::span<const std::byte> bytes) {
       writer_->resident().write_at(t.offset + offset, bytes);
+      writer_->resident().start_writeback(t.offset + offset, bytes.size());
       hash.add(bytes);
     };
     if (spec.matrix)
@@ -240,7 +244,7 @@ class Converter {
 
   UnitResult convert_expert(const Unit& u) const {
     const ExpertLayer& l = writer_->layout().manifest.layers[u.index];
-    UnitResult r{true, 0, {}};
+    UnitResult r;
     std::vector<std::byte> record(l.record_bytes);
     for (size_t p = 0; p < l.parts.size(); ++p) {
       const StoredTensor& part = l.parts[p];
@@ -254,24 +258,32 @@ class Converter {
         sink_floats(source_.read_vector(source_.expert_vector(l.layer, u.number, p)), sink);
     }
     writer_->experts(u.index).write_at(u.number * l.record_bytes, record);
+    writer_->experts(u.index).start_writeback(u.number * l.record_bytes, record.size());
     r.xxh3 = xxh3(record);
     return r;
   }
 
   void finish(size_t unit, const UnitResult& result) {
-    const std::lock_guard guard(mutex_);
+    std::unique_lock lock(mutex_);
     results_[unit] = result;
-    journal_->add(unit, result);
+    pending_.push_back(unit);
     unsynced_ += unit_bytes(units_[unit]);
-    if (unsynced_ >= kSyncBytes) commit();
+    if (unsynced_ >= kSyncBytes && !syncing_) commit(lock);
   }
 
-  // Bytes first, then the journal that vouches for them, then the sources that are no longer needed.
-  void commit() {
-    writer_->sync();
-    journal_->flush();
+  // Bytes first, then the journal that vouches for them, then the sources that are no longer needed. Other workers
+  // go on while this one waits for the disk.
+  void commit(std::unique_lock<std::mutex>& lock) {
+    syncing_ = true;
+    const std::vector<size_t> units = std::exchange(pending_, {});
     unsynced_ = 0;
+    lock.unlock();
+    writer_->sync();
+    journal_->add(units, results_);
+    for (const size_t u : units) durable_[u] = true;
     consume_finished_shards();
+    lock.lock();
+    syncing_ = false;
   }
 
   void save_headers() const {
@@ -282,9 +294,9 @@ class Converter {
   }
 
   void consume_finished_shards() {
-    if (!options_.consume || unsynced_ > 0) return;
+    if (!options_.consume) return;
     for (size_t s = 0; s < shard_units_.size(); ++s) {
-      const bool done = std::ranges::all_of(shard_units_[s], [&](size_t u) { return results_[u].done; });
+      const bool done = std::ranges::all_of(shard_units_[s], [&](size_t u) { return durable_[u]; });
       if (done) fs::remove(source_.checkpoint().folder() / source_.checkpoint().shards()[s].name);
     }
   }
@@ -311,9 +323,12 @@ class Converter {
   std::vector<std::vector<size_t>> shard_units_;
   PackageWriter* writer_ = nullptr;
   Journal* journal_ = nullptr;
-  std::mutex mutex_;  // guards results_, the journal and unsynced_ while workers run
-  std::vector<UnitResult> results_;
-  uint64_t unsynced_ = 0;
+  std::vector<UnitResult> results_;  // each written by its worker under the mutex, then only read
+  std::vector<bool> durable_;        // bytes and journal line are on disk; touched by the committing worker only
+  std::mutex mutex_;                 // guards what follows while workers run
+  std::vector<size_t> pending_;      // finished, not yet in the journal
+  uint64_t unsynced_ = 0;            // bytes of these
+  bool syncing_ = false;             // one worker is committing
 };
 
 }  // namespace

@@ -131,7 +131,7 @@ void encode_rows(const SourceMatrix& m, const SourceRows& rows, const MatrixForm
   std::vector<float> w(rows.cols);
   for (uint64_t row = 0; row < rows.n; ++row) {
     const size_t at = row % kTileRows;
-    if (at == 0) block.clear();
+    if (at == 0 && row + kTileRows > rows.n) block.clear();  // the missing rows of the last block are zero
     if (keep) {
       keep_codes(rows, row, at, block);
     } else if (same_bits) {

@@ -12,13 +12,35 @@ namespace {
 
 constexpr size_t kLanes = 16;
 
-// Adding and taking away 1.5 * 2^23 rounds to the nearest even integer, in every vector width alike.
-MOEFLUX_INLINE float round_even(float x) { return (x + 12582912.0f) - 12582912.0f; }
+// Sixteen floats; the compiler cuts them to the width that the processor has. Every lane does the same plain
+// operations whatever that width is, so results do not depend on it.
+using Lanes = float __attribute__((vector_size(64)));
 
-MOEFLUX_INLINE float sum_lanes(float* lanes) {
-  for (size_t half = kLanes / 2; half > 0; half /= 2)
-    for (size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-  return lanes[0];
+using Eight = float __attribute__((vector_size(32)));
+using Ints = int32_t __attribute__((vector_size(64)));
+using Bytes = uint8_t __attribute__((vector_size(16)));
+using Four = float __attribute__((vector_size(16)));
+
+MOEFLUX_INLINE void load(const float* p, Lanes& v) { __builtin_memcpy(&v, p, sizeof v); }
+
+// Adding and taking away 1.5 * 2^23 rounds to the nearest even integer.
+MOEFLUX_INLINE void round_even(Lanes& x) {
+  const float magic = 12582912.0f;
+  x = x + magic;
+  x = x - magic;
+}
+
+// A tree of halves: lane l + lane l+8, then l + l+4, and so on.
+MOEFLUX_INLINE float sum_lanes(const Lanes& v) {
+  Eight low, high;
+  __builtin_memcpy(&low, &v, sizeof low);
+  __builtin_memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof low, sizeof high);
+  low += high;
+  Four a, b;
+  __builtin_memcpy(&a, &low, sizeof a);
+  __builtin_memcpy(&b, reinterpret_cast<const char*>(&low) + sizeof a, sizeof b);
+  a += b;
+  return (a[0] + a[2]) + (a[1] + a[3]);
 }
 
 struct Line {  // value = scale * code + bias
@@ -29,23 +51,29 @@ struct Sums {
   float error, q, qq, wq;
 };
 
-// Codes for one line, and the sums that the next fit needs.
-MOEFLUX_INLINE Sums assign(const float* w, size_t n, float levels, Line line, float* q) {
+MOEFLUX_INLINE void codes_of(const Lanes& x, float levels, Line line, float inverse, Lanes& code) {
+  const Lanes zero{}, most = zero + levels;
+  code = (x - line.bias) * inverse;
+  code = code < zero ? zero : code;
+  code = code > most ? most : code;
+  round_even(code);
+}
+
+// The error of one line, and the sums that the next fit needs.
+template <size_t N>
+MOEFLUX_INLINE Sums judge(const float* w, float levels, Line line) {
   const float inverse = line.scale != 0 ? 1.0f / line.scale : 0.0f;
-  float e[kLanes] = {}, sq[kLanes] = {}, sqq[kLanes] = {}, swq[kLanes] = {};
-  for (size_t i = 0; i < n; i += kLanes)
-    for (size_t l = 0; l < kLanes; ++l) {
-      float code = (w[i + l] - line.bias) * inverse;
-      code = code < 0.0f ? 0.0f : code;
-      code = code > levels ? levels : code;
-      code = round_even(code);
-      q[i + l] = code;
-      const float difference = w[i + l] - (line.scale * code + line.bias);
-      e[l] += difference * difference;
-      sq[l] += code;
-      sqq[l] += code * code;
-      swq[l] += w[i + l] * code;
-    }
+  Lanes e{}, sq{}, sqq{}, swq{};
+  for (size_t i = 0; i < N; i += kLanes) {
+    Lanes x, code;
+    load(w + i, x);
+    codes_of(x, levels, line, inverse, code);
+    const Lanes difference = x - (line.scale * code + line.bias);
+    e += difference * difference;
+    sq += code;
+    sqq += code * code;
+    swq += x * code;
+  }
   return {sum_lanes(e), sum_lanes(sq), sum_lanes(sqq), sum_lanes(swq)};
 }
 
@@ -54,76 +82,98 @@ MOEFLUX_INLINE Line to_bf16(double scale, double bias) {
           bf16_to_float(float_to_bf16(static_cast<float>(bias)))};
 }
 
-MOEFLUX_INLINE void fit_affine(const float* w, size_t n, int bits, uint8_t* codes, QuantisedGroup* out) {
-  const float levels = static_cast<float>((1 << bits) - 1);
-  float low[kLanes], high[kLanes], sums[kLanes] = {};
-  for (size_t l = 0; l < kLanes; ++l) low[l] = high[l] = w[l];
-  for (size_t i = 0; i < n; i += kLanes)
-    for (size_t l = 0; l < kLanes; ++l) {
-      low[l] = w[i + l] < low[l] ? w[i + l] : low[l];
-      high[l] = w[i + l] > high[l] ? w[i + l] : high[l];
-      sums[l] += w[i + l];
-    }
-  const double sum = sum_lanes(sums), least = *std::min_element(low, low + kLanes),
-               most = *std::max_element(high, high + kLanes);
+// Least squares from several starting ranges at once; the rounded line with the smallest error wins. At 4 bits it
+// pays to start inside the extremes as well (relative error of normal values: 8.96 % from the extremes alone, 8.40 %
+// with three starts of three rounds); at 8 bits the extremes are right.
+template <size_t N, size_t kStarts>
+MOEFLUX_INLINE void fit_affine(const float* w, float levels, uint8_t* codes, QuantisedGroup* out) {
+  Lanes low, high, sums{};
+  load(w, low);
+  high = low;
+  for (size_t i = 0; i < N; i += kLanes) {
+    Lanes x;
+    load(w + i, x);
+    low = x < low ? x : low;
+    high = x > high ? x : high;
+    sums += x;
+  }
+  float least = low[0], most = high[0];
+  for (size_t l = 1; l < kLanes; ++l) {
+    least = low[l] < least ? low[l] : least;
+    most = high[l] > most ? high[l] : most;
+  }
+  const double sum = sum_lanes(sums), middle = (double{least} + most) / 2, half = (double{most} - least) / 2;
 
-  float q[128], best_q[128];
-  Line best{};
+  Line lines[kStarts], best{};
   float best_error = INFINITY;
-  // At 4 bits it pays to start inside the extremes as well; at 8 bits the extremes are right.
-  const double shares[] = {1.0, 0.9, 0.8};
-  for (int start = 0; start < (bits == 4 ? 3 : 1); ++start) {
-    const double middle = (least + most) / 2, half = (most - least) / 2 * shares[start];
-    Line line = to_bf16(2 * half / levels, middle - half);
-    for (int round = 0; round < 3; ++round) {
-      const Sums s = assign(w, n, levels, line, q);
-      if (s.error < best_error) {
-        best_error = s.error;
-        best = line;
-        for (size_t i = 0; i < n; ++i) best_q[i] = q[i];
-      }
-      const double m = static_cast<double>(n), determinant = m * s.qq - double{s.q} * s.q;
-      if (determinant <= 0) break;
-      const double scale = (m * s.wq - s.q * sum) / determinant;
-      const Line next = to_bf16(scale, (sum - scale * s.q) / m);
-      if (next.scale == line.scale && next.bias == line.bias) break;
-      line = next;
+  for (size_t s = 0; s < kStarts; ++s) {
+    const double range = half * (1.0 - 0.1 * static_cast<double>(s));
+    lines[s] = to_bf16(2 * range / levels, middle - range);
+  }
+  for (int round = 1;; ++round) {
+    Sums found[kStarts];
+    for (size_t s = 0; s < kStarts; ++s) found[s] = judge<N>(w, levels, lines[s]);
+    for (size_t s = 0; s < kStarts; ++s)
+      if (found[s].error < best_error) best_error = found[s].error, best = lines[s];
+    if (round == 3) break;
+    for (size_t s = 0; s < kStarts; ++s) {
+      const double n = N, determinant = n * found[s].qq - double{found[s].q} * found[s].q;
+      const double inverse = determinant > 0 ? 1 / determinant : 0;
+      const double scale = (n * found[s].wq - found[s].q * sum) * inverse;
+      if (determinant > 0) lines[s] = to_bf16(scale, (sum - scale * found[s].q) * (1 / n));
     }
   }
-  for (size_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(best_q[i]);
+  const float inverse = best.scale != 0 ? 1.0f / best.scale : 0.0f;
+  for (size_t i = 0; i < N; i += kLanes) {
+    Lanes x, code;
+    load(w + i, x);
+    codes_of(x, levels, best, inverse, code);
+    const Bytes narrow = __builtin_convertvector(__builtin_convertvector(code, Ints), Bytes);
+    __builtin_memcpy(codes + i, &narrow, sizeof narrow);
+  }
   *out = {float_to_bf16(best.scale), float_to_bf16(best.bias), best_error};
+}
+
+MOEFLUX_INLINE void fit_any(const float* w, size_t n, int bits, uint8_t* codes, QuantisedGroup* out) {
+  if (bits == 4)
+    n == 64   ? fit_affine<64, 3>(w, 15, codes, out)
+    : n == 32 ? fit_affine<32, 3>(w, 15, codes, out)
+              : fit_affine<128, 3>(w, 15, codes, out);
+  else
+    n == 64   ? fit_affine<64, 1>(w, 255, codes, out)
+    : n == 32 ? fit_affine<32, 1>(w, 255, codes, out)
+              : fit_affine<128, 1>(w, 255, codes, out);
 }
 
 MOEFLUX_INLINE float assign_mxfp4(const float* w, float scale, uint8_t* codes) {
   const float inverse = 1.0f / scale;
-  float error[kLanes] = {};
-  for (size_t i = 0; i < 32; i += kLanes)
-    for (size_t l = 0; l < kLanes; ++l) {
-      const float x = w[i + l] * inverse, a = std::fabs(x);
+  float error = 0;
+  for (size_t i = 0; i < 32; ++i) {
+      const float x = w[i] * inverse, a = std::fabs(x);
       const int code = (a > 0.25f) + (a > 0.75f) + (a > 1.25f) + (a > 1.75f) + (a > 2.5f) + (a > 3.5f) + (a > 5.0f);
       const float magnitude = code < 5 ? 0.5f * static_cast<float>(code) : static_cast<float>(code) * 2.0f - 8.0f;
       const float value = code == 5 ? 3.0f : magnitude;
-      const float difference = std::fabs(w[i + l]) - value * scale;
-      error[l] += difference * difference;
-      codes[i + l] = static_cast<uint8_t>(code | (x < 0 ? 8 : 0));
+      const float difference = std::fabs(w[i]) - value * scale;
+      error += difference * difference;
+      codes[i] = static_cast<uint8_t>(code | (x < 0 ? 8 : 0));
     }
-  return sum_lanes(error);
+  return error;
 }
 
 using FitFn = void (*)(const float*, size_t, int, uint8_t*, QuantisedGroup*);
 
 void fit_plain(const float* w, size_t n, int bits, uint8_t* codes, QuantisedGroup* out) {
-  fit_affine(w, n, bits, codes, out);
+  fit_any(w, n, bits, codes, out);
 }
 
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) void fit_avx2(const float* w, size_t n, int bits, uint8_t* codes,
                                               QuantisedGroup* out) {
-  fit_affine(w, n, bits, codes, out);
+  fit_any(w, n, bits, codes, out);
 }
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) void fit_avx512(
     const float* w, size_t n, int bits, uint8_t* codes, QuantisedGroup* out) {
-  fit_affine(w, n, bits, codes, out);
+  fit_any(w, n, bits, codes, out);
 }
 
 FitFn choose_fit() {

@@ -73,6 +73,10 @@ void File::resize(uint64_t bytes) const {
     fail_errno(ENOSPC, fmt::format("{}: reserving {} bytes", path_.string(), bytes));
 }
 
+void File::start_writeback(uint64_t offset, uint64_t bytes) const {
+  sync_file_range(fd(), static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+}
+
 void File::sync() const {
   if (fdatasync(fd()) != 0) fail_errno(errno, fmt::format("{}: sync", path_.string()));
 }

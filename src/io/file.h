@@ -25,6 +25,7 @@ class File {
   void write_at(uint64_t offset, std::span<const std::byte> from) const;
   void append(std::string_view text) const;         // at the end, in one write
   void resize(uint64_t bytes) const;                // reserves disk space where the file system can
+  void start_writeback(uint64_t offset, uint64_t bytes) const;  // hint: sync() will then have less to wait for
   void sync() const;                                // fdatasync
 
   int fd() const { return fd_.get(); }
