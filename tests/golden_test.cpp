@@ -16,7 +16,8 @@ EngineOptions exact() {
 
 void expect_all_pass(const std::vector<VerifyItem>& items) {
   EXPECT_GE(items.size(), 10u);
-  for (const VerifyItem& i : items) EXPECT_TRUE(i.pass()) << i.name << ": " << i.error << " > " << i.bound << " " << i.note;
+  for (const VerifyItem& i : items)
+    EXPECT_TRUE(i.pass()) << i.name << ": " << i.error << " > " << i.bound << " " << i.note;
 }
 
 class Golden : public testing::TestWithParam<std::string> {};

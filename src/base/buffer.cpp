@@ -12,7 +12,8 @@ AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) fail(Errc::OutOfMemory, "cannot reserve {} bytes of memory", bytes);
-  if (bytes >= (4u << 20)) madvise(p, bytes, MADV_HUGEPAGE);  // advice: its refusal changes speed, not results
+  if (bytes >= (4u << 20))
+    madvise(p, bytes, MADV_HUGEPAGE);  // advice: its refusal changes speed, not results
   data_ = static_cast<std::byte*>(p);
 }
 

@@ -1,5 +1,5 @@
-// Page-aligned, zero-filled memory straight from the kernel: pages cost nothing until they are touched, and large
-// buffers ask for 2 MiB pages (measured +15 % on memory-bound matrix products).
+// Page-aligned, zero-filled memory straight from the kernel: pages cost nothing until they are touched, and
+// large buffers ask for 2 MiB pages (measured +15 % on memory-bound matrix products).
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,9 @@ class AlignedBuffer {
   std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
 
   // The buffer seen as floats; size is a whole number of them.
-  std::span<float> floats() const noexcept { return {reinterpret_cast<float*>(data_), size_ / sizeof(float)}; }
+  std::span<float> floats() const noexcept {
+    return {reinterpret_cast<float*>(data_), size_ / sizeof(float)};
+  }
 
  private:
   std::byte* data_ = nullptr;

@@ -43,7 +43,9 @@ const Json* JsonObject::find(const char* key) const {
   return it == value_->end() || it->is_null() ? nullptr : &*it;
 }
 
-bool JsonObject::has(const char* key) const { return find(key) != nullptr; }
+bool JsonObject::has(const char* key) const {
+  return find(key) != nullptr;
+}
 
 const Json& JsonObject::at(const char* key) const {
   const Json* found = find(key);
@@ -55,7 +57,9 @@ void JsonObject::wrong(const char* key, std::string_view wanted) const {
   fail(Errc::Corrupt, "{}: '{}' is {}, want {}", where_, key, shorten(at(key)), wanted);
 }
 
-JsonObject JsonObject::object(const char* key) const { return {at(key), where_ + ": " + key}; }
+JsonObject JsonObject::object(const char* key) const {
+  return {at(key), where_ + ": " + key};
+}
 
 uint64_t JsonObject::count(const char* key, uint64_t least, uint64_t most) const {
   const Json& value = at(key);
@@ -82,7 +86,9 @@ double JsonObject::number(const char* key) const {
   return value.get<double>();
 }
 
-double JsonObject::number_or(const char* key, double absent) const { return has(key) ? number(key) : absent; }
+double JsonObject::number_or(const char* key, double absent) const {
+  return has(key) ? number(key) : absent;
+}
 
 bool JsonObject::flag_or(const char* key, bool absent) const {
   const Json* value = find(key);

@@ -1,5 +1,5 @@
-// Reading JSON that may be hostile: bounded size and depth, no duplicate keys, and typed access whose errors name
-// the file, the field and what was found. The only header that brings nlohmann::json.
+// Reading JSON that may be hostile: bounded size and depth, no duplicate keys, and typed access whose errors
+// name the file, the field and what was found. The only header that brings nlohmann::json.
 #pragma once
 
 #include <cstdint>

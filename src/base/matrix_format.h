@@ -1,8 +1,9 @@
 // What the bytes of a matrix mean: the one description that converter, loaders, CPU and CUDA kernels share.
 //
-// Every matrix [rows, cols] (row = output feature) is cut into tiles of 16 rows x max(64, group) columns; tiles lie
-// row block by row block, in column order, so that a product walks one sequential stream. Inside a tile each
-// 64-byte line holds 4 bytes of each of the 16 rows (lane = row), which suits 4-byte dot-product instructions:
+// Every matrix [rows, cols] (row = output feature) is cut into tiles of 16 rows x max(64, group) columns;
+// tiles lie row block by row block, in column order, so that a product walks one sequential stream. Inside a
+// tile each 64-byte line holds 4 bytes of each of the 16 rows (lane = row), which suits 4-byte dot-product
+// instructions:
 //
 //   for every 64 columns s of the tile:
 //     4-bit   8 lines; line j: 4 bytes per row, byte b = w[4j+b] | w[32+4j+b] << 4
@@ -14,7 +15,8 @@
 //
 //   affine4/8  value = scale * code + bias     (MLX affine; group 32, 64 or 128; scale bf16, f16 or f32)
 //   mxfp4      value = e2m1[code] * 2^(scale - 127)   (group 32, E8M0 scale)
-//   fp8        value = e4m3(code) * scale      (group 128, f32 scale: a 128x128 block's scale, repeated per row)
+//   fp8        value = e4m3(code) * scale      (group 128, f32 scale: a 128x128 block's scale, repeated per
+//   row)
 #pragma once
 
 #include <cstddef>

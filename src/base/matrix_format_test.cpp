@@ -12,8 +12,9 @@ namespace moeflux {
 namespace {
 
 std::vector<MatrixFormat> all_formats() {
-  std::vector<MatrixFormat> formats = {MatrixFormat::plain(MatrixType::F32), MatrixFormat::plain(MatrixType::F16),
-                                       MatrixFormat::plain(MatrixType::Bf16), MatrixFormat::mxfp4(), MatrixFormat::fp8()};
+  std::vector<MatrixFormat> formats = {
+      MatrixFormat::plain(MatrixType::F32), MatrixFormat::plain(MatrixType::F16),
+      MatrixFormat::plain(MatrixType::Bf16), MatrixFormat::mxfp4(), MatrixFormat::fp8()};
   for (const int bits : {4, 8})
     for (const uint16_t group : {uint16_t{32}, uint16_t{64}, uint16_t{128}})
       for (const ScaleType scale : {ScaleType::Bf16, ScaleType::F16, ScaleType::F32})
@@ -51,7 +52,8 @@ TEST(MatrixFormat, EveryElementComesBack) {
     std::vector<std::byte> bytes(matrix_bytes(f, rows, cols));
     for (size_t block = 0; block < 2; ++block)
       for (size_t t = 0; t < 2; ++t) {
-        std::vector<std::byte> codes(kTileRows * f.tile_cols() * size), scales(f.tile_scale_bytes()), biases(scales);
+        std::vector<std::byte> codes(kTileRows * f.tile_cols() * size), scales(f.tile_scale_bytes()),
+            biases(scales);
         for (size_t r = 0; r < kTileRows; ++r) {
           for (size_t c = 0; c < f.tile_cols(); ++c) {
             const uint32_t value = code(block * 16 + r, t * f.tile_cols() + c);
@@ -72,13 +74,15 @@ TEST(MatrixFormat, EveryElementComesBack) {
       dequantise_row(m, r, row.data());
       for (size_t c = 0; c < cols; ++c) {
         ASSERT_EQ(code_at(m, r, c), code(r, c)) << to_string(f) << " " << r << "," << c;
-        const float want = f.is_affine() ? scale_at(m, r, c) * static_cast<float>(code(r, c)) + bias_at(m, r, c)
-                           : f.type == MatrixType::Mxfp4 ? kE2m1[code(r, c)] * scale_at(m, r, c)
-                           : f.type == MatrixType::Fp8   ? e4m3_to_float(static_cast<uint8_t>(code(r, c))) * scale_at(m, r, c)
-                           : f.type == MatrixType::F32   ? std::bit_cast<float>(code(r, c))
-                           : f.type == MatrixType::F16   ? f16_to_float(static_cast<uint16_t>(code(r, c)))
-                                                         : bf16_to_float(static_cast<uint16_t>(code(r, c)));
-        ASSERT_TRUE(row[c] == want || (std::isnan(row[c]) && std::isnan(want))) << to_string(f) << " " << r << "," << c;
+        const float want =
+            f.is_affine() ? scale_at(m, r, c) * static_cast<float>(code(r, c)) + bias_at(m, r, c)
+            : f.type == MatrixType::Mxfp4 ? kE2m1[code(r, c)] * scale_at(m, r, c)
+            : f.type == MatrixType::Fp8 ? e4m3_to_float(static_cast<uint8_t>(code(r, c))) * scale_at(m, r, c)
+            : f.type == MatrixType::F32 ? std::bit_cast<float>(code(r, c))
+            : f.type == MatrixType::F16 ? f16_to_float(static_cast<uint16_t>(code(r, c)))
+                                        : bf16_to_float(static_cast<uint16_t>(code(r, c)));
+        ASSERT_TRUE(row[c] == want || (std::isnan(row[c]) && std::isnan(want)))
+            << to_string(f) << " " << r << "," << c;
       }
       for (size_t g = 0; f.scale == ScaleType::F16 && g < cols / f.group; ++g) {
         ASSERT_EQ(scale_at(m, r, g * f.group), f16_to_float(static_cast<uint16_t>(raw_scale(r, g))));
@@ -91,7 +95,8 @@ TEST(MatrixFormat, EveryElementComesBack) {
 TEST(MatrixFormat, Affine4BytesLieWhereTheDescriptionSays) {
   const MatrixFormat f = MatrixFormat::affine(4, 64);
   std::vector<std::byte> codes(16 * 64), zero(32), tile(f.tile_bytes());
-  codes[5 * 64 + 38] = std::byte{11};  // row 5, column 38 = 32 + 4*1 + 2: line 1, byte 2 of row 5, high nibble
+  codes[5 * 64 + 38] =
+      std::byte{11};  // row 5, column 38 = 32 + 4*1 + 2: line 1, byte 2 of row 5, high nibble
   pack_tile(f, codes.data(), 64, zero.data(), zero.data(), tile.data());
   EXPECT_EQ(std::to_integer<int>(tile[1 * 64 + 5 * 4 + 2]), 11 << 4);
 }

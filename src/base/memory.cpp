@@ -39,7 +39,8 @@ std::optional<uint64_t> group_room() {
     if (kind.empty())
       folder = "/sys/fs/cgroup" + path, limit_name = "memory.max", usage_name = "memory.current";
     else if (kind.find("memory") != std::string::npos)
-      folder = "/sys/fs/cgroup/memory" + path, limit_name = "memory.limit_in_bytes", usage_name = "memory.usage_in_bytes";
+      folder = "/sys/fs/cgroup/memory" + path, limit_name = "memory.limit_in_bytes",
+      usage_name = "memory.usage_in_bytes";
     else
       continue;
     const auto limit = number_in(folder + "/" + limit_name), usage = number_in(folder + "/" + usage_name);
@@ -55,6 +56,8 @@ uint64_t available_memory() {
   return std::min(free, group_room().value_or(UINT64_MAX));
 }
 
-uint64_t peak_memory() { return field_of("/proc/self/status", "VmHWM").value_or(0); }
+uint64_t peak_memory() {
+  return field_of("/proc/self/status", "VmHWM").value_or(0);
+}
 
 }  // namespace moeflux

@@ -40,7 +40,8 @@ TEST(Text, BytesBothWays) {
   EXPECT_EQ(parse_bytes("1.5G"), 3ull << 29);
   EXPECT_EQ(parse_bytes("500MB"), 500'000'000u);
   EXPECT_EQ(parse_bytes("4096"), 4096u);
-  for (const char* bad : {"", "GiB", "6 giga", "-1", "1e40T", "6GiBx"}) EXPECT_THROW(parse_bytes(bad), Error) << bad;
+  for (const char* bad : {"", "GiB", "6 giga", "-1", "1e40T", "6GiBx"})
+    EXPECT_THROW(parse_bytes(bad), Error) << bad;
   EXPECT_EQ(format_bytes(576), "576 B");
   EXPECT_EQ(format_bytes(3ull << 29), "1.50 GiB");
 }

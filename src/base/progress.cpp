@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "base/text.h"
 #include <fmt/core.h>
+#include "base/text.h"
 
 namespace moeflux {
 namespace {
@@ -38,7 +38,8 @@ void Progress::add(uint64_t bytes) {
   if (!terminal_) return;
   const auto now = Clock::now();
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || now - start_ < std::chrono::seconds(1) || now - last_draw_ < std::chrono::milliseconds(100)) return;
+  if (!lock || now - start_ < std::chrono::seconds(1) || now - last_draw_ < std::chrono::milliseconds(100))
+    return;
   last_draw_ = now;
   draw(now, done);
 }
@@ -49,9 +50,10 @@ void Progress::draw(Clock::time_point now, uint64_t done) {
   const double rate = static_cast<double>(done) / seconds;
   winsize size{};
   const int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
-  const std::string text = fmt::format(" {:3.0f}%  {} of {}  {}/s  {} left", 100 * share, format_bytes(done),
-                                       format_bytes(total_), format_bytes(static_cast<uint64_t>(rate)),
-                                       format_duration((static_cast<double>(total_ - std::min(done, total_))) / rate));
+  const std::string text =
+      fmt::format(" {:3.0f}%  {} of {}  {}/s  {} left", 100 * share, format_bytes(done), format_bytes(total_),
+                  format_bytes(static_cast<uint64_t>(rate)),
+                  format_duration((static_cast<double>(total_ - std::min(done, total_))) / rate));
   const int room = std::clamp(columns - static_cast<int>(what_.size() + text.size()) - 4, 0, 40);
   const int full = static_cast<int>(share * room);
   const std::string bar = room ? fmt::format(" [{}{}]", std::string(static_cast<size_t>(full), '#'),

@@ -30,9 +30,9 @@ uint64_t parse_bytes(std::string_view text) {
   static constexpr struct {
     std::string_view name;
     double factor;
-  } kUnits[] = {{"", 1},       {"B", 1},      {"K", 0x1p10},   {"KiB", 0x1p10}, {"KB", 1e3}, {"M", 0x1p20},
-                {"MiB", 0x1p20}, {"MB", 1e6}, {"G", 0x1p30},   {"GiB", 0x1p30}, {"GB", 1e9}, {"T", 0x1p40},
-                {"TiB", 0x1p40}, {"TB", 1e12}};
+  } kUnits[] = {{"", 1},       {"B", 1},        {"K", 0x1p10},   {"KiB", 0x1p10}, {"KB", 1e3},
+                {"M", 0x1p20}, {"MiB", 0x1p20}, {"MB", 1e6},     {"G", 0x1p30},   {"GiB", 0x1p30},
+                {"GB", 1e9},   {"T", 0x1p40},   {"TiB", 0x1p40}, {"TB", 1e12}};
   if (err == std::errc() && value >= 0) {
     for (const auto& known : kUnits)
       if (unit == known.name && value * known.factor < 0x1p62)

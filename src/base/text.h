@@ -7,8 +7,8 @@
 
 namespace moeflux {
 
-std::string format_bytes(uint64_t bytes);    // 1.50 GiB, 576 B
-std::string format_count(double count);      // 30.5 B, 3.34 M
+std::string format_bytes(uint64_t bytes);     // 1.50 GiB, 576 B
+std::string format_count(double count);       // 30.5 B, 3.34 M
 uint64_t parse_bytes(std::string_view text);  // 6GiB, 6G, 500MB, 4096; throws Error{InvalidArgument}
 
 }  // namespace moeflux

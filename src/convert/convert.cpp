@@ -17,14 +17,14 @@
 namespace moeflux {
 namespace {
 
-constexpr uint64_t kSliceBytes = 8u << 20;      // of float values that a worker holds at a time, roughly
+constexpr uint64_t kSliceBytes = 8u << 20;       // of float values that a worker holds at a time, roughly
 constexpr uint64_t kMemoryBudget = 1200u << 20;  // for the buffers of all workers
-constexpr uint64_t kSyncBytes = 512u << 20;     // written between two entries of the journal
+constexpr uint64_t kSyncBytes = 512u << 20;      // written between two entries of the journal
 
 struct Unit {
   bool expert;
-  size_t index;          // resident tensor, or layer index
-  uint64_t number = 0;   // of the expert
+  size_t index;         // resident tensor, or layer index
+  uint64_t number = 0;  // of the expert
 };
 
 struct UnitResult {
@@ -32,7 +32,8 @@ struct UnitResult {
   ErrorSum sum;
 };
 
-// One line per finished unit: number, checksum, error, power, end mark. A torn last line is as if it were not there.
+// One line per finished unit: number, checksum, error, power, end mark. A torn last line is as if it were not
+// there.
 class Journal {
  public:
   Journal(const fs::path& folder, const std::string& identity, std::vector<UnitResult>& results,
@@ -47,8 +48,10 @@ class Journal {
       return;
     }
     if (!text.starts_with(head))
-      fail(Errc::Exists, "{}: holds an unfinished conversion of another source or with other options; remove it to "
-           "start over, or repeat that conversion to finish it", folder.string());
+      fail(Errc::Exists,
+           "{}: holds an unfinished conversion of another source or with other options; remove it to "
+           "start over, or repeat that conversion to finish it",
+           folder.string());
     size_t at = head.size(), whole = at;
     while (at < text.size()) {
       const size_t end = text.find('\n', at);
@@ -93,6 +96,8 @@ class Converter {
     const PartialLock lock(package_);
     const fs::path partial = partial_folder(package_);
     plan_units(layout);
+    // A journal without its files vouches for nothing.
+    if (!fs::exists(partial / "package")) fs::remove(partial / "journal");
     Journal journal(partial, identity(layout), results_, durable_);
     if (options_.consume) save_headers();
     PackageWriter writer(package_, std::move(layout), !options_.consume);
@@ -110,16 +115,7 @@ class Converter {
         todo.push_back(i), bytes += unit_bytes(units_[i]);
     }
     consume_finished_shards();
-    Progress progress("converting", bytes);
-    parallel_for(todo.size(), worker_count(), [&](size_t i) {
-      const UnitResult done = process(units_[todo[i]]);
-      finish(todo[i], done);
-      progress.add(unit_bytes(units_[todo[i]]));
-    });
-    {
-      std::unique_lock guard(mutex_);
-      commit(guard);
-    }
+    convert_all(todo, bytes);
     fill_manifest(writer.manifest());
     writer.publish();
     result.manifest = writer.manifest();
@@ -186,6 +182,26 @@ class Converter {
     return shards;
   }
 
+  void convert_all(const std::vector<size_t>& todo, uint64_t bytes) {
+    Progress progress("converting", bytes);
+    std::exception_ptr failure;
+    try {
+      parallel_for(todo.size(), worker_count(), [&](size_t i) {
+        finish(todo[i], process(units_[todo[i]]));
+        progress.add(unit_bytes(units_[todo[i]]));
+      });
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    std::unique_lock guard(mutex_);
+    try {
+      commit(guard);  // also after a failure: what was finished need not be done again
+    } catch (...) {
+      if (!failure) throw;
+    }
+    if (failure) std::rethrow_exception(failure);
+  }
+
   size_t worker_count() const {
     uint64_t largest = 4 * kSliceBytes;
     for (const ExpertLayer& l : writer_->layout().manifest.layers)
@@ -207,7 +223,8 @@ class Converter {
               Sink sink) const {
     const uint64_t per_block = ceil_div(m.cols, format.tile_cols()) * format.tile_bytes();
     uint64_t step = std::max<uint64_t>(kTileRows, kSliceBytes / 4 / m.cols / kTileRows * kTileRows);
-    if (!m.transposed.empty()) step = align_up(m.transposed[0].columns.count, kTileRows);  // a block is read whole
+    if (!m.transposed.empty())
+      step = align_up(m.transposed[0].columns.count, kTileRows);  // a block is read whole
     SourceRows rows;
     std::vector<std::byte> tiles;
     for (uint64_t first = 0; first < m.rows; first += step) {
@@ -271,8 +288,8 @@ class Converter {
     if (unsynced_ >= kSyncBytes && !syncing_) commit(lock);
   }
 
-  // Bytes first, then the journal that vouches for them, then the sources that are no longer needed. Other workers
-  // go on while this one waits for the disk.
+  // Bytes first, then the journal that vouches for them, then the sources that are no longer needed. Other
+  // workers go on while this one waits for the disk.
   void commit(std::unique_lock<std::mutex>& lock) {
     syncing_ = true;
     const std::vector<size_t> units = std::exchange(pending_, {});
@@ -297,7 +314,8 @@ class Converter {
     if (!options_.consume) return;
     for (size_t s = 0; s < shard_units_.size(); ++s) {
       const bool done = std::ranges::all_of(shard_units_[s], [&](size_t u) { return durable_[u]; });
-      if (done) fs::remove(source_.checkpoint().folder() / source_.checkpoint().shards()[s].name);
+      if (done && !shard_units_[s].empty())
+        fs::remove(source_.checkpoint().folder() / source_.checkpoint().shards()[s].name);
     }
   }
 
@@ -324,16 +342,17 @@ class Converter {
   PackageWriter* writer_ = nullptr;
   Journal* journal_ = nullptr;
   std::vector<UnitResult> results_;  // each written by its worker under the mutex, then only read
-  std::vector<bool> durable_;        // bytes and journal line are on disk; touched by the committing worker only
-  std::mutex mutex_;                 // guards what follows while workers run
-  std::vector<size_t> pending_;      // finished, not yet in the journal
-  uint64_t unsynced_ = 0;            // bytes of these
-  bool syncing_ = false;             // one worker is committing
+  std::vector<bool> durable_;    // bytes and journal line are on disk; touched by the committing worker only
+  std::mutex mutex_;             // guards what follows while workers run
+  std::vector<size_t> pending_;  // finished, not yet in the journal
+  uint64_t unsynced_ = 0;        // bytes of these
+  bool syncing_ = false;         // one worker is committing
 };
 
 }  // namespace
 
-PackageLayout lay_out_package(const Source& source, const WidthOptions& width, const std::string& source_text) {
+PackageLayout lay_out_package(const Source& source, const WidthOptions& width,
+                              const std::string& source_text) {
   PackageLayout layout;
   layout.manifest.family = source.model().family;
   layout.manifest.source = source_text;
@@ -345,7 +364,8 @@ PackageLayout lay_out_package(const Source& source, const WidthOptions& width, c
     return f;
   };
   for (const TensorSpec& spec : source.resident())
-    layout.add_resident(spec, spec.matrix ? choose(spec, source.matrix(spec), width.resident) : MatrixFormat{});
+    layout.add_resident(spec,
+                        spec.matrix ? choose(spec, source.matrix(spec), width.resident) : MatrixFormat{});
   const std::vector<TensorSpec> parts = expert_schema(source.model());
   for (const uint64_t l : expert_layers(source.model(), source.schema_options())) {
     std::vector<MatrixFormat> formats;
@@ -364,12 +384,14 @@ OpenSource open_source(const fs::path& folder, const fs::path& package, bool mtp
   const std::string path = (folder / "config.json").string();
   open.config = parse_json(read_text(path, 64u << 20), path);
   const ModelConfig model = parse_model_config(open.config, path);
-  open.checkpoint = std::make_unique<Checkpoint>(folder, package.empty() ? fs::path() : consumed_headers(package));
+  open.checkpoint =
+      std::make_unique<Checkpoint>(folder, package.empty() ? fs::path() : consumed_headers(package));
   open.source = std::make_unique<Source>(*open.checkpoint, model, open.config, mtp, keep_resident);
   return open;
 }
 
-ConvertResult convert_package(const OpenSource& open, const fs::path& package, const ConvertOptions& options) {
+ConvertResult convert_package(const OpenSource& open, const fs::path& package,
+                              const ConvertOptions& options) {
   const WidthOptions& w = options.width;
   fs::path folder = fs::absolute(open.checkpoint->folder());
   if (!folder.has_filename()) folder = folder.parent_path();

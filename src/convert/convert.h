@@ -1,7 +1,7 @@
-// Checkpoint -> package. Streams (a bounded piece of the model in memory at a time), uses all cores, and can be
-// killed at any moment: work goes to PACKAGE.partial, finished units are journaled after their bytes are synced, a
-// rerun with the same source and options goes on from there and gives the same bytes, and only a whole package is
-// renamed to PACKAGE.
+// Checkpoint -> package. Streams (a bounded piece of the model in memory at a time), uses all cores, and can
+// be killed at any moment: work goes to PACKAGE.partial, finished units are journaled after their bytes are
+// synced, a rerun with the same source and options goes on from there and gives the same bytes, and only a
+// whole package is renamed to PACKAGE.
 #pragma once
 
 #include <functional>
@@ -17,13 +17,16 @@ namespace moeflux {
 struct ConvertOptions {
   WidthOptions width;
   bool mtp = false;
-  bool consume = false;   // delete each source shard once its content is converted and synced
-  size_t threads = 0;     // 0: all
+  bool consume = false;  // delete each source shard once its content is converted and synced
+  size_t threads = 0;    // 0: all
 };
 
-PackageLayout lay_out_package(const Source& source, const WidthOptions& width, const std::string& source_text);
+PackageLayout lay_out_package(const Source& source, const WidthOptions& width,
+                              const std::string& source_text);
 
-// The folder that a conversion works in, and where it keeps the headers of shards it has consumed.
+// The package's folder without a trailing slash, the folder that a conversion works in, and where it keeps
+// the headers of shards it has consumed.
+fs::path target_folder(const fs::path& package);
 fs::path partial_folder(const fs::path& package);
 fs::path consumed_headers(const fs::path& package);
 
@@ -51,7 +54,7 @@ class PackageWriter {
   const File& experts(size_t layer_index) const { return experts_[layer_index]; }
   void sync() const;
   void copy_published_files(const fs::path& from) const;  // config, tokenizer, generation config, licence
-  void publish();  // writes the manifest, syncs, renames
+  void publish();                                         // writes the manifest, syncs, renames
 
  private:
   fs::path target_, folder_;
@@ -60,7 +63,8 @@ class PackageWriter {
   std::vector<File> experts_;
 };
 
-// Refuses a target that exists, cannot be written or does not fit on its disk. `package` may not be there yet.
+// Refuses a target that exists, cannot be written or does not fit on its disk. `package` may not be there
+// yet.
 void check_target(const fs::path& package, uint64_t bytes, bool check_space);
 
 // Held while a conversion works in its folder; a second one is refused.

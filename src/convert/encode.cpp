@@ -55,14 +55,19 @@ class Block {
   }
   std::byte* codes(size_t row) { return codes_.data() + row * stride_; }
   uint8_t* bytes(size_t row) { return reinterpret_cast<uint8_t*>(codes(row)); }
-  void set_scale(size_t row, uint64_t group, float scale) { put_scale(f_.scale, scale, &scales_[place(row, group)]); }
-  void set_bias(size_t row, uint64_t group, float bias) { put_scale(f_.scale, bias, &biases_[place(row, group)]); }
+  void set_scale(size_t row, uint64_t group, float scale) {
+    put_scale(f_.scale, scale, &scales_[place(row, group)]);
+  }
+  void set_bias(size_t row, uint64_t group, float bias) {
+    put_scale(f_.scale, bias, &biases_[place(row, group)]);
+  }
 
   void pack(std::byte* out) const {
     for (uint64_t t = 0; t < n_tiles_; ++t)
       pack_tile(f_, codes_.data() + t * f_.tile_cols() * f_.unpacked_bytes(), stride_,
                 scales_.data() + t * f_.tile_scale_bytes(),
-                biases_.empty() ? nullptr : biases_.data() + t * f_.tile_scale_bytes(), out + t * f_.tile_bytes());
+                biases_.empty() ? nullptr : biases_.data() + t * f_.tile_scale_bytes(),
+                out + t * f_.tile_bytes());
   }
   uint64_t packed_bytes() const { return n_tiles_ * f_.tile_bytes(); }
 
@@ -122,8 +127,8 @@ double quantise_row(const MatrixFormat& f, std::span<const float> w, size_t at, 
 
 }  // namespace
 
-void encode_rows(const SourceMatrix& m, const SourceRows& rows, const MatrixFormat& target, const std::string& name,
-                 std::span<std::byte> out, ErrorSum& sum) {
+void encode_rows(const SourceMatrix& m, const SourceRows& rows, const MatrixFormat& target,
+                 const std::string& name, std::span<std::byte> out, ErrorSum& sum) {
   Block block(target, rows.cols);
   const bool keep = m.is_coded() && !rows.codes.empty() && target == m.format;
   const bool same_bits = !m.is_coded() && target.group == 0 && rows.type != DType::F32 && target == m.format;
@@ -142,9 +147,11 @@ void encode_rows(const SourceMatrix& m, const SourceRows& rows, const MatrixForm
       if (!std::isfinite(power))
         fail(Errc::Corrupt, "tensor {}: row {} of a piece holds values that are not finite", name, row);
       sum.power += power;
-      sum.error += target.group ? quantise_row(target, w, at, block) : store_plain(target, w, block.codes(at));
+      sum.error +=
+          target.group ? quantise_row(target, w, at, block) : store_plain(target, w, block.codes(at));
     }
-    if (at + 1 == kTileRows || row + 1 == rows.n) block.pack(out.data() + row / kTileRows * block.packed_bytes());
+    if (at + 1 == kTileRows || row + 1 == rows.n)
+      block.pack(out.data() + row / kTileRows * block.packed_bytes());
   }
 }
 

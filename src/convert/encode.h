@@ -13,8 +13,9 @@ struct ErrorSum {
   double error = 0, power = 0;
 };
 
-// Encodes rows.n rows, of which the first is a multiple of 16, into whole tiles of `target`. `name` is for errors.
-void encode_rows(const SourceMatrix& m, const SourceRows& rows, const MatrixFormat& target, const std::string& name,
-                 std::span<std::byte> out, ErrorSum& sum);
+// Encodes rows.n rows, of which the first is a multiple of 16, into whole tiles of `target`. `name` is for
+// errors.
+void encode_rows(const SourceMatrix& m, const SourceRows& rows, const MatrixFormat& target,
+                 const std::string& name, std::span<std::byte> out, ErrorSum& sum);
 
 }  // namespace moeflux

@@ -58,14 +58,15 @@ void PackageLayout::add_experts(uint64_t layer, const std::vector<TensorSpec>& p
 }
 
 void PackageLayout::finish() {
-  // Matrices first: their sizes are rounded to 64 bytes, so each of them is aligned, and the floats after them too.
+  // Matrices first: their sizes are rounded to 64 bytes, so each of them is aligned in the file.
   std::ranges::stable_sort(manifest.resident, [](const ResidentTensor& a, const ResidentTensor& b) {
     return a.tensor.tiled && !b.tensor.tiled;
   });
   std::vector<TensorInfo> table;
   for (const ResidentTensor& r : manifest.resident) {
     const StoredTensor& t = r.tensor;
-    const auto shape = t.tiled ? std::vector{align_up(t.bytes, kTensorAlignment)} : std::vector{t.rows, t.cols};
+    const auto shape =
+        t.tiled ? std::vector{align_up(t.bytes, kTensorAlignment)} : std::vector{t.rows, t.cols};
     table.push_back({t.name, t.tiled ? DType::U8 : DType::F32, shape, 0, 0});
   }
   resident_header = make_safetensors_header(table, kRecordAlignment);
@@ -76,6 +77,8 @@ void PackageLayout::finish() {
   }
 }
 
-uint64_t PackageLayout::total_bytes() const { return resident_file_bytes + manifest.expert_bytes(); }
+uint64_t PackageLayout::total_bytes() const {
+  return resident_file_bytes + manifest.expert_bytes();
+}
 
 }  // namespace moeflux

@@ -8,33 +8,42 @@
 
 namespace moeflux {
 
+fs::path target_folder(const fs::path& package) {
+  const fs::path p = fs::absolute(package).lexically_normal();
+  return p.has_filename() ? p : p.parent_path();  // "out/" means "out"
+}
+
 fs::path partial_folder(const fs::path& package) {
-  fs::path p = package;
-  if (!p.has_filename()) p = p.parent_path();  // "out/" means "out"
+  fs::path p = target_folder(package);
   p += ".partial";
   return p;
 }
 
-fs::path consumed_headers(const fs::path& package) { return partial_folder(package) / "headers"; }
+fs::path consumed_headers(const fs::path& package) {
+  return partial_folder(package) / "headers";
+}
 
 void check_target(const fs::path& package, uint64_t bytes, bool check_space) {
   std::error_code ec;
   if (fs::exists(package, ec) && !(fs::is_directory(package) && fs::is_empty(package)))
     fail(Errc::Exists, "{}: already exists; choose another name or remove it", package.string());
-  const fs::path parent = fs::absolute(package).parent_path();
-  if (!fs::is_directory(parent)) fail(Errc::NotFound, "{}: the folder {} is not there", package.string(), parent.string());
+  const fs::path parent = target_folder(package).parent_path();
+  if (!fs::is_directory(parent))
+    fail(Errc::NotFound, "{}: the folder {} is not there", package.string(), parent.string());
   const fs::path partial = partial_folder(package);
   if (check_space && !fs::exists(partial / "package")) {
     const auto space = fs::space(parent);
     if (space.available < bytes)
-      fail(Errc::NoSpace, "{}: the package needs {} ({} bytes), its disk has {} ({} bytes) free", package.string(),
-           format_bytes(bytes), bytes, format_bytes(space.available), space.available);
+      fail(Errc::NoSpace, "{}: the package needs {} ({} bytes), its disk has {} ({} bytes) free",
+           package.string(), format_bytes(bytes), bytes, format_bytes(space.available), space.available);
   }
   if (!fs::create_directories(partial, ec) && ec)
-    fail(ec.value() == ENOSPC ? Errc::NoSpace : Errc::Io, "{}: cannot create: {}", partial.string(), ec.message());
+    fail(ec.value() == ENOSPC ? Errc::NoSpace : Errc::Io, "{}: cannot create: {}", partial.string(),
+         ec.message());
 }
 
-PartialLock::PartialLock(const fs::path& package) : file_(File::open_write(partial_folder(package) / "lock")) {
+PartialLock::PartialLock(const fs::path& package)
+    : file_(File::open_write(partial_folder(package) / "lock")) {
   if (flock(file_.fd(), LOCK_EX | LOCK_NB) != 0)
     fail(Errc::Exists, "{}: another process is writing there", partial_folder(package).string());
 }
@@ -51,7 +60,7 @@ File create_sized(const fs::path& path, uint64_t bytes, bool reserve) {
 }  // namespace
 
 PackageWriter::PackageWriter(const fs::path& package, PackageLayout layout, bool reserve)
-    : target_(package),
+    : target_(target_folder(package)),
       folder_(partial_folder(package) / "package"),
       layout_(std::move(layout)),
       resident_(create_sized(folder_ / "resident.safetensors", layout_.resident_file_bytes, reserve)) {
@@ -69,12 +78,14 @@ void PackageWriter::copy_published_files(const fs::path& from) const {
   for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
     const std::string name = entry.path().filename().string();
     const bool wanted = name == "config.json" || name == "generation_config.json" || name == "vocab.json" ||
-                        name == "merges.txt" || name == "special_tokens_map.json" || name == "added_tokens.json" ||
-                        name.starts_with("tokenizer") || name.starts_with("chat_template") ||
-                        name.starts_with("LICENSE") || name.starts_with("NOTICE");
+                        name == "merges.txt" || name == "special_tokens_map.json" ||
+                        name == "added_tokens.json" || name.starts_with("tokenizer") ||
+                        name.starts_with("chat_template") || name.starts_with("LICENSE") ||
+                        name.starts_with("NOTICE");
     if (!wanted || !entry.is_regular_file()) continue;
     fs::copy_file(entry.path(), folder_ / name, fs::copy_options::overwrite_existing);
     fs::permissions(folder_ / name, fs::perms::owner_write | fs::perms::owner_read, fs::perm_options::add);
+    File::open_read(folder_ / name).sync();
   }
 }
 
@@ -83,11 +94,8 @@ void PackageWriter::publish() {
   write_text(folder_ / "moeflux.json", write_manifest(layout_.manifest));
   if (!layout_.manifest.layers.empty()) sync_folder(folder_ / "experts");
   sync_folder(folder_);
-  const fs::path partial = partial_folder(target_);
-  fs::path target = partial;
-  target.replace_extension();  // the target without a trailing slash
-  rename_durably(folder_, fs::absolute(target));
-  fs::remove_all(partial);
+  rename_durably(folder_, target_);
+  fs::remove_all(partial_folder(target_));
 }
 
 }  // namespace moeflux

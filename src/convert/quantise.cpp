@@ -21,7 +21,9 @@ using Ints = int32_t __attribute__((vector_size(64)));
 using Bytes = uint8_t __attribute__((vector_size(16)));
 using Four = float __attribute__((vector_size(16)));
 
-MOEFLUX_INLINE void load(const float* p, Lanes& v) { __builtin_memcpy(&v, p, sizeof v); }
+MOEFLUX_INLINE void load(const float* p, Lanes& v) {
+  __builtin_memcpy(&v, p, sizeof v);
+}
 
 // Adding and taking away 1.5 * 2^23 rounds to the nearest even integer.
 MOEFLUX_INLINE void round_even(Lanes& x) {
@@ -82,9 +84,9 @@ MOEFLUX_INLINE Line to_bf16(double scale, double bias) {
           bf16_to_float(float_to_bf16(static_cast<float>(bias)))};
 }
 
-// Least squares from several starting ranges at once; the rounded line with the smallest error wins. At 4 bits it
-// pays to start inside the extremes as well (relative error of normal values: 8.96 % from the extremes alone, 8.40 %
-// with three starts of three rounds); at 8 bits the extremes are right.
+// Least squares from several starting ranges at once; the rounded line with the smallest error wins. At 4
+// bits it pays to start inside the extremes as well (relative error of normal values: 8.96 % from the
+// extremes alone, 8.40 % with three starts of three rounds); at 8 bits the extremes are right.
 template <size_t N, size_t kStarts>
 MOEFLUX_INLINE void fit_affine(const float* w, float levels, uint8_t* codes, QuantisedGroup* out) {
   Lanes low, high, sums{};
@@ -149,14 +151,16 @@ MOEFLUX_INLINE float assign_mxfp4(const float* w, float scale, uint8_t* codes) {
   const float inverse = 1.0f / scale;
   float error = 0;
   for (size_t i = 0; i < 32; ++i) {
-      const float x = w[i] * inverse, a = std::fabs(x);
-      const int code = (a > 0.25f) + (a > 0.75f) + (a > 1.25f) + (a > 1.75f) + (a > 2.5f) + (a > 3.5f) + (a > 5.0f);
-      const float magnitude = code < 5 ? 0.5f * static_cast<float>(code) : static_cast<float>(code) * 2.0f - 8.0f;
-      const float value = code == 5 ? 3.0f : magnitude;
-      const float difference = std::fabs(w[i]) - value * scale;
-      error += difference * difference;
-      codes[i] = static_cast<uint8_t>(code | (x < 0 ? 8 : 0));
-    }
+    const float x = w[i] * inverse, a = std::fabs(x);
+    const int code =
+        (a > 0.25f) + (a > 0.75f) + (a > 1.25f) + (a > 1.75f) + (a > 2.5f) + (a > 3.5f) + (a > 5.0f);
+    const float magnitude =
+        code < 5 ? 0.5f * static_cast<float>(code) : static_cast<float>(code) * 2.0f - 8.0f;
+    const float value = code == 5 ? 3.0f : magnitude;
+    const float difference = std::fabs(w[i]) - value * scale;
+    error += difference * difference;
+    codes[i] = static_cast<uint8_t>(code | (x < 0 ? 8 : 0));
+  }
   return error;
 }
 
@@ -183,7 +187,9 @@ FitFn choose_fit() {
   return __builtin_cpu_supports("avx2") ? fit_avx2 : fit_plain;
 }
 #else
-FitFn choose_fit() { return fit_plain; }
+FitFn choose_fit() {
+  return fit_plain;
+}
 #endif
 
 }  // namespace

@@ -43,7 +43,8 @@ TEST(Quantise, ErrorIsTheOneReportedAndBelowPlainRounding) {
         EXPECT_NEAR(error, q.error, 1e-4 * error + 1e-9);
         fitted += error;
         const float step = (high - low) / static_cast<float>((1 << bits) - 1);
-        for (size_t i = 0; i < n; ++i) plain += std::pow(w[i] - (low + step * std::round((w[i] - low) / step)), 2);
+        for (size_t i = 0; i < n; ++i)
+          plain += std::pow(w[i] - (low + step * std::round((w[i] - low) / step)), 2);
       }
       if (bits == 4) {
         EXPECT_LT(fitted, 0.95 * plain) << n;
@@ -58,7 +59,8 @@ TEST(Quantise, ConstantAndTinyGroups) {
     const std::vector<float> w(64, value);
     const QuantisedGroup q = quantise_affine(w.data(), 64, 4, codes.data());
     for (const uint8_t c : codes)
-      EXPECT_NEAR(bf16_to_float(q.scale) * c + bf16_to_float(q.bias), value, std::fabs(value) * 0.01) << value;
+      EXPECT_NEAR(bf16_to_float(q.scale) * c + bf16_to_float(q.bias), value, std::fabs(value) * 0.01)
+          << value;
   }
 }
 

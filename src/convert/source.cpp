@@ -9,7 +9,9 @@
 namespace moeflux {
 namespace {
 
-bool is_plain(DType t) { return t == DType::F32 || t == DType::F16 || t == DType::BF16; }
+bool is_plain(DType t) {
+  return t == DType::F32 || t == DType::F16 || t == DType::BF16;
+}
 
 MatrixFormat plain_format(DType t) {
   return MatrixFormat::plain(t == DType::F32   ? MatrixType::F32
@@ -87,14 +89,16 @@ Source::Source(const Checkpoint& checkpoint, const ModelConfig& model, const Jso
     fail(Errc::Corrupt, "{}: no embed_tokens.weight under any known prefix", checkpoint.folder().string());
   prefix_ = *prefix;
   for (const char* key : {"quantization", "quantization_config"})
-    if (quantisation_.is_null() && config.contains(key) && config[key].is_object()) quantisation_ = config[key];
+    if (quantisation_.is_null() && config.contains(key) && config[key].is_object())
+      quantisation_ = config[key];
   const CheckpointTensor* conv = nullptr;
   for (uint64_t l = 0; l < model_.n_layers() && !conv; ++l)
     conv = find(fmt::format("{}layers.{}.linear_attn.conv1d.weight", prefix_, l));
   // MLX conversions keep the convolution as [channels, width, 1]; only they have 1 added to their norms.
   mlx_ = conv && conv->info.shape.size() == 3 && conv->info.shape[2] == 1 && model_.delta.conv_width != 1;
 
-  has_mtp_ = find("mtp.fc.weight") || find(fmt::format("{}layers.{}.eh_proj.weight", prefix_, model_.n_layers()));
+  has_mtp_ = checkpoint_.find("mtp.fc.weight") ||
+             checkpoint_.find(fmt::format("{}layers.{}.eh_proj.weight", prefix_, model_.n_layers()));
   if (mtp && !has_mtp_)
     fail(Errc::NotFound, "{}: --mtp was given, but there is no multi-token-prediction layer",
          checkpoint.folder().string());
@@ -124,7 +128,9 @@ const CheckpointTensor& Source::need(const std::string& name, const std::string&
   return *t;
 }
 
-bool Source::mla_is_split() const { return checkpoint_.find(prefix_ + "layers.0.self_attn.embed_q.weight"); }
+bool Source::mla_is_split() const {
+  return checkpoint_.find(prefix_ + "layers.0.self_attn.embed_q.weight");
+}
 
 std::string Source::moe_prefix(uint64_t layer) const {
   const bool block = model_.family == "mixtral" || model_.family == "minimax_m2";
@@ -165,8 +171,9 @@ void Source::resolve_vector(const TensorSpec& spec) {
   const CheckpointTensor& t = need(bare ? name : name + ".weight", "");
   if (!is_plain(t.info.type)) wrong_shape(t.info, "BF16, F16 or F32");
   const bool conv = spec.name.ends_with("conv1d");
-  const std::vector<uint64_t> want =
-      !conv ? std::vector{spec.cols} : mlx_ ? std::vector{spec.rows, spec.cols, 1ul} : std::vector{spec.rows, 1ul, spec.cols};
+  const std::vector<uint64_t> want = !conv  ? std::vector{spec.cols}
+                                     : mlx_ ? std::vector{spec.rows, spec.cols, 1ul}
+                                            : std::vector{spec.rows, 1ul, spec.cols};
   check_shape(t.info, want, 0);
   SourceVector v{&t, 0, spec.rows * spec.cols};
   const bool norm = !bare && !conv && !spec.name.ends_with("linear_attn.norm");
@@ -188,11 +195,13 @@ void Source::resolve_matrix(const TensorSpec& spec) {
 
 // Matrices that a checkpoint keeps inside others; an empty one where this is none of them.
 SourceMatrix Source::special_matrix(const TensorSpec& spec, const std::string& path) const {
-  const std::string parent = path.substr(0, path.rfind('.') + 1), leaf = spec.name.substr(spec.name.rfind('.') + 1);
+  const std::string parent = path.substr(0, path.rfind('.') + 1),
+                    leaf = spec.name.substr(spec.name.rfind('.') + 1);
   const DeltaConfig& d = model_.delta;
   if (leaf.starts_with("in_proj_") && checkpoint_.find(parent + "in_proj_qkvz.weight")) {
     // Grouped by key head: q | k | its value heads' v | their z, and b | a.
-    const uint64_t share = d.n_value_heads / d.n_key_heads, v = share * d.value_dim, block = 2 * (d.key_dim + v);
+    const uint64_t share = d.n_value_heads / d.n_key_heads, v = share * d.value_dim,
+                   block = 2 * (d.key_dim + v);
     const bool ba = leaf == "in_proj_b" || leaf == "in_proj_a";
     SourceMatrix m = ba ? module(parent + "in_proj_ba", 2 * d.n_value_heads, spec.cols, 0)
                         : module(parent + "in_proj_qkvz", d.n_key_heads * block, spec.cols, 0);
@@ -212,9 +221,11 @@ SourceMatrix Source::special_matrix(const TensorSpec& spec, const std::string& p
   const MlaConfig& a = model_.mla;
   const uint64_t heads = model_.attention.n_heads;
   if (leaf != "k_up" && leaf != "k_up_t" && leaf != "v_up") return {};
-  if (mla_is_split()) {  // [heads, kv_rank, nope_dim] and [heads, value_dim, kv_rank]: stacked, all slabs in order
+  if (mla_is_split()) {  // [heads, kv_rank, nope_dim] and [heads, value_dim, kv_rank]: stacked, all slabs in
+                         // order
     const bool key = leaf == "k_up_t";
-    SourceMatrix m = module(parent + (key ? "embed_q" : "unembed_out"), key ? a.kv_rank : a.value_dim, spec.cols, heads);
+    SourceMatrix m =
+        module(parent + (key ? "embed_q" : "unembed_out"), key ? a.kv_rank : a.value_dim, spec.cols, heads);
     m.stored_rows *= heads;
     m.runs = {{0, spec.rows}};
     return m;
@@ -229,7 +240,8 @@ SourceMatrix Source::special_matrix(const TensorSpec& spec, const std::string& p
   return m;
 }
 
-// -- modules: a linear under its path, whatever its coding. slabs: 0, or the leading dimension of a stacked one.
+// -- modules: a linear under its path, whatever its coding. slabs: 0, or the leading dimension of a stacked
+// one.
 
 SourceMatrix Source::plain_matrix(const CheckpointTensor& weight, uint64_t rows, uint64_t cols,
                                   uint64_t slabs) const {
@@ -268,8 +280,10 @@ SourceMatrix Source::coded_module(const std::string& path, const CheckpointTenso
     check_shape(info, {rows, cols}, slabs);
     const auto& s = m.scales->info.shape;
     const bool per_tensor = m.scales->info.elements() == 1 && slabs == 0;
-    const bool per_row = !s.empty() && s == std::vector<uint64_t>{rows, 1} && slabs == 0 && ceil_div(rows, 128) != rows;
-    if (!per_tensor && !per_row) check_shape(m.scales->info, {ceil_div(rows, 128), ceil_div(cols, 128)}, slabs);
+    const bool per_row =
+        !s.empty() && s == std::vector<uint64_t>{rows, 1} && slabs == 0 && ceil_div(rows, 128) != rows;
+    if (!per_tensor && !per_row)
+      check_shape(m.scales->info, {ceil_div(rows, 128), ceil_div(cols, 128)}, slabs);
     m.coding = SourceMatrix::Coding::Fp8;
     m.format = MatrixFormat::fp8();
     return m;
@@ -284,7 +298,8 @@ SourceMatrix Source::coded_module(const std::string& path, const CheckpointTenso
   }
   // MLX. Width and groups follow from the shapes; the table in config.json must agree where it speaks.
   const Json* setting = quantisation_.contains(path) ? &quantisation_[path] : &quantisation_;
-  const std::string mode = setting->is_object() ? setting->value("mode", quantisation_.value("mode", "affine")) : "affine";
+  const std::string mode =
+      setting->is_object() ? setting->value("mode", quantisation_.value("mode", "affine")) : "affine";
   const uint64_t words = info.shape.empty() ? 0 : info.shape.back();
   const uint64_t groups = m.scales->info.shape.empty() ? 0 : m.scales->info.shape.back();
   if (groups == 0 || cols % groups != 0 || words * 32 % cols != 0)
@@ -294,20 +309,21 @@ SourceMatrix Source::coded_module(const std::string& path, const CheckpointTenso
   check_shape(m.scales->info, {rows, groups}, slabs);
   if (setting->is_object() && setting->contains("bits") && setting->contains("group_size") &&
       ((*setting)["bits"] != bits || (*setting)["group_size"] != group))
-    fail(Errc::Corrupt, "tensor {}: its shapes make {} bits in groups of {}, config.json says {} and {}", info.name,
-         bits, group, (*setting)["bits"].dump(), (*setting)["group_size"].dump());
+    fail(Errc::Corrupt, "tensor {}: its shapes make {} bits in groups of {}, config.json says {} and {}",
+         info.name, bits, group, (*setting)["bits"].dump(), (*setting)["group_size"].dump());
   if (mode == "mxfp4" && bits == 4 && group == 32 && m.scales->info.type == DType::U8) {
     m.coding = SourceMatrix::Coding::Mxfp4;
     m.format = MatrixFormat::mxfp4();
     return m;
   }
   if (mode != "affine")
-    fail(Errc::Unsupported, "tensor {}: MLX quantisation mode '{}' is not supported (affine and mxfp4 are)", info.name,
-         mode);
+    fail(Errc::Unsupported, "tensor {}: MLX quantisation mode '{}' is not supported (affine and mxfp4 are)",
+         info.name, mode);
   constexpr uint64_t kBits[] = {2, 3, 4, 5, 6, 8};
   if (std::ranges::find(kBits, bits) == std::end(kBits) || (group != 32 && group != 64 && group != 128))
-    fail(Errc::Unsupported, "tensor {}: {} bits in groups of {} (2-6 and 8 bits, groups of 32, 64 and 128 are known)",
-         info.name, bits, group);
+    fail(Errc::Unsupported,
+         "tensor {}: {} bits in groups of {} (2-6 and 8 bits, groups of 32, 64 and 128 are known)", info.name,
+         bits, group);
   m.biases = &need(path + ".biases", "");
   check_shape(m.biases->info, {rows, groups}, slabs);
   for (const CheckpointTensor* t : {m.scales, m.biases})
@@ -328,7 +344,8 @@ SourceMatrix Source::packed_module(const std::string& path, uint64_t rows, uint6
   find(path + ".weight_shape");
   for (const char* suffix : {".weight_zero_point", ".weight_g_idx"})
     if (find(path + suffix))
-      fail(Errc::Unsupported, "tensor {}{}: asymmetric or reordered packed weights are not supported", path, suffix);
+      fail(Errc::Unsupported, "tensor {}{}: asymmetric or reordered packed weights are not supported", path,
+           suffix);
   const TensorInfo& info = m.weight->info;
   if (info.type != DType::I32 || !is_plain(m.scales->info.type) || info.shape.size() != 2)
     wrong_shape(info, "I32 with BF16, F16 or F32 scales");
@@ -351,7 +368,8 @@ SourceMatrix Source::packed_module(const std::string& path, uint64_t rows, uint6
 }
 
 // gpt-oss: X_blocks [slabs, rows, cols/32, 16] and X_scales [slabs, rows, cols/32].
-SourceMatrix Source::blocks_module(const std::string& path, uint64_t rows, uint64_t cols, uint64_t slabs) const {
+SourceMatrix Source::blocks_module(const std::string& path, uint64_t rows, uint64_t cols,
+                                   uint64_t slabs) const {
   SourceMatrix m;
   m.weight = &need(path + "_blocks", "");
   m.scales = &need(path + "_scales", "");
@@ -410,7 +428,7 @@ SourceMatrix Source::fused_expert(const std::string& p, uint64_t expert, size_t 
   if (checkpoint_.find(path + "_blocks")) {
     m = blocks_module(path, rows, cols, n);
     m.runs = {down ? RowRun{0, d} : RowRun{part, width, 2}};  // gate and up rows alternate
-  } else if (model_.family == "gpt_oss") {  // stored [in, out]
+  } else if (model_.family == "gpt_oss") {                    // stored [in, out]
     m = plain_matrix(need(path, ""), cols, rows, n);
     m.transposed = {{0, down ? RowRun{0, d} : RowRun{part, width, 2}}};
   } else {
@@ -442,7 +460,8 @@ SourceVector Source::expert_vector(uint64_t layer, uint64_t expert, size_t part)
   return v;
 }
 
-// All experts of a layer must be coded alike: they share one record layout. Visits (and so marks) every tensor.
+// All experts of a layer must be coded alike: they share one record layout. Visits (and so marks) every
+// tensor.
 void Source::check_expert_formats(uint64_t layer) {
   for (size_t part = 0; part < parts_.size(); ++part) {
     if (!parts_[part].matrix) {
@@ -452,8 +471,9 @@ void Source::check_expert_formats(uint64_t layer) {
     const MatrixFormat first = expert_matrix(layer, 0, part).format;
     for (uint64_t e = 1; e < model_.moe.n_experts; ++e)
       if (const MatrixFormat f = expert_matrix(layer, e, part).format; f != first)
-        fail(Errc::Unsupported, "layer {}: expert {} is stored as {}, expert 0 as {}: mixed formats within a layer",
-             layer, e, to_string(f), to_string(first));
+        fail(Errc::Unsupported,
+             "layer {}: expert {} is stored as {}, expert 0 as {}: mixed formats within a layer", layer, e,
+             to_string(f), to_string(first));
   }
 }
 
@@ -466,13 +486,15 @@ void Source::sort_leftovers() {
     const bool own = name.starts_with(prefix_ + "layers.");
     uint64_t index = 0;
     if (own) index = std::strtoull(name.c_str() + prefix_.size() + 7, nullptr, 10);
-    if (starts_with_any(name, {"model.visual.", "visual.", "vision_tower.", "vision_model.", "model.vision_tower.",
-                               "mm_projector.", "multi_modal_projector.", "model.multi_modal_projector.",
-                               "vision_embed_tokens.", "audio_tower."}))
+    if (starts_with_any(name, {"model.visual.", "visual.", "vision_tower.", "vision_model.",
+                               "model.vision_tower.", "mm_projector.", "multi_modal_projector.",
+                               "model.multi_modal_projector.", "vision_embed_tokens.", "audio_tower."}))
       ++ignored_["vision"];
     else if (name.starts_with("mtp.") || name.starts_with("model.mtp") || (own && index >= model_.n_layers()))
-      ++ignored_[options_.mtp ? "copies in the multi-token-prediction layer" : "multi-token prediction (--mtp keeps it)"];
-    else if (ends_with_any(name, {"rotary_emb.inv_freq", ".input_scale", ".k_scale", ".v_scale", ".masked_bias"}))
+      ++ignored_[options_.mtp ? "copies in the multi-token-prediction layer"
+                              : "multi-token prediction (--mtp keeps it)"];
+    else if (ends_with_any(name,
+                           {"rotary_emb.inv_freq", ".input_scale", ".k_scale", ".v_scale", ".masked_bias"}))
       ++ignored_["buffers without weights"];
     else if (model_.tied_embeddings && name.find("lm_head") != std::string::npos)
       ++ignored_["head (tied to the embedding)"];
@@ -545,15 +567,15 @@ void Source::read_rows(const SourceMatrix& m, uint64_t first, uint64_t count, So
   uint64_t row = 0;
   for (const RowRun& run : m.runs) {
     const uint64_t from = std::max(first, row), to = std::min(first + count, row + run.count);
-    if (from < to)
-      read_run(m, {run.first + (from - row) * run.step, to - from, run.step}, from - first, out);
+    if (from < to) read_run(m, {run.first + (from - row) * run.step, to - from, run.step}, from - first, out);
     row += run.count;
   }
 }
 
 // Rows of `run` of one slab into the rows of `out` from `at` on.
 void Source::read_run(const SourceMatrix& m, const RowRun& run, uint64_t at, SourceRows& out) const {
-  const uint64_t bytes = m.stored_cols * element_bits(m) / 8, begin = (m.slab * m.stored_rows + run.first) * bytes;
+  const uint64_t bytes = m.stored_cols * element_bits(m) / 8,
+                 begin = (m.slab * m.stored_rows + run.first) * bytes;
   if (!m.is_coded() && run.step == 1)
     return checkpoint_.read(*m.weight, begin, std::span(out.plain).subspan(at * bytes, run.count * bytes));
   std::vector<std::byte> raw(((run.count - 1) * run.step + 1) * bytes);
@@ -574,7 +596,9 @@ void Source::read_scales(const SourceMatrix& m, const RowRun& run, uint64_t at, 
   uint64_t share = 1, width = groups;
   if (m.coding == SourceMatrix::Coding::Fp8) {
     const auto& shape = m.scales->info.shape;
-    share = m.scales->info.elements() == 1 ? m.stored_rows : shape[shape.size() - 2] == m.stored_rows ? 1 : 128;
+    share = m.scales->info.elements() == 1             ? m.stored_rows
+            : shape[shape.size() - 2] == m.stored_rows ? 1
+                                                       : 128;
     width = share == 128 ? groups : 1;
   }
   const uint64_t slab_rows = ceil_div(m.stored_rows, share), low = run.first / share;

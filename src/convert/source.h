@@ -1,6 +1,6 @@
-// Finds every tensor of a package in a published checkpoint: the names of the families, prefixes, stacked and fused
-// experts, MLX, FP8, MXFP4 and packed-integer weights. The result says where the rows of each matrix lie and how they are
-// coded; reading them gives codes and scales as stored, or floats.
+// Finds every tensor of a package in a published checkpoint: the names of the families, prefixes, stacked and
+// fused experts, MLX, FP8, MXFP4 and packed-integer weights. The result says where the rows of each matrix
+// lie and how they are coded; reading them gives codes and scales as stored, or floats.
 #pragma once
 
 #include <map>
@@ -19,8 +19,8 @@ struct RowRun {
   uint64_t first, count, step = 1;
 };
 
-// Part of a matrix that is stored transposed: its rows are the stored columns of `columns`, its columns the stored
-// rows from row0 on.
+// Part of a matrix that is stored transposed: its rows are the stored columns of `columns`, its columns the
+// stored rows from row0 on.
 struct TransposedRun {
   uint64_t row0;
   RowRun columns;
@@ -28,17 +28,17 @@ struct TransposedRun {
 
 struct SourceMatrix {
   const CheckpointTensor* weight = nullptr;
-  const CheckpointTensor* scales = nullptr;  // of coded weights
-  const CheckpointTensor* biases = nullptr;  // MLX affine only
-  uint64_t slab = 0;                         // which matrix of a stacked tensor
+  const CheckpointTensor* scales = nullptr;   // of coded weights
+  const CheckpointTensor* biases = nullptr;   // MLX affine only
+  uint64_t slab = 0;                          // which matrix of a stacked tensor
   uint64_t stored_rows = 0, stored_cols = 0;  // of one slab
-  uint64_t rows = 0, cols = 0;               // of the package's matrix
+  uint64_t rows = 0, cols = 0;                // of the package's matrix
   std::vector<RowRun> runs;
-  std::vector<TransposedRun> transposed;     // in place of runs
-  MatrixFormat format;                       // that keeps it without loss
+  std::vector<TransposedRun> transposed;  // in place of runs
+  MatrixFormat format;                    // that keeps it without loss
   enum class Coding : uint8_t { Plain, Bits, Fp8, Mxfp4 } coding = Coding::Plain;
-  int bits = 0;                              // Bits: of a code in the row's bit stream
-  bool symmetric = false;                    // Bits: value = (code - 2^(bits-1)) * scale; no biases
+  int bits = 0;            // Bits: of a code in the row's bit stream
+  bool symmetric = false;  // Bits: value = (code - 2^(bits-1)) * scale; no biases
 
   bool is_coded() const { return coding != Coding::Plain; }
 };
@@ -46,10 +46,10 @@ struct SourceMatrix {
 // Rows of a matrix as they are stored, one code per element.
 struct SourceRows {
   uint64_t n = 0, cols = 0, group = 0;
-  std::vector<uint8_t> codes;           // coded: [n, cols]
-  std::vector<float> scales, biases;    // coded: [n, ceil(cols / group)]; biases affine only
-  std::vector<std::byte> plain;         // plain: [n, cols] in the stored type
-  DType type = DType::BF16;             // of plain
+  std::vector<uint8_t> codes;         // coded: [n, cols]
+  std::vector<float> scales, biases;  // coded: [n, ceil(cols / group)]; biases affine only
+  std::vector<std::byte> plain;       // plain: [n, cols] in the stored type
+  DType type = DType::BF16;           // of plain
 };
 
 // out[0..cols) = row `row` of `rows`, decoded as the format's definition says.
@@ -64,7 +64,8 @@ struct SourceVector {
 class Source {
  public:
   // Resolves every tensor of the model, checks shapes and types, and refuses tensors that belong to nothing.
-  Source(const Checkpoint& checkpoint, const ModelConfig& model, const Json& config, bool mtp, bool keep_resident);
+  Source(const Checkpoint& checkpoint, const ModelConfig& model, const Json& config, bool mtp,
+         bool keep_resident);
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const ModelConfig& model() const { return model_; }
@@ -90,11 +91,12 @@ class Source {
   const CheckpointTensor* find(const std::string& name) const;
   const CheckpointTensor& need(const std::string& name, const std::string& what) const;
   SourceMatrix module(const std::string& path, uint64_t rows, uint64_t cols, uint64_t slabs) const;
-  SourceMatrix coded_module(const std::string& path, const CheckpointTensor& weight, uint64_t rows, uint64_t cols,
-                            uint64_t slabs) const;
+  SourceMatrix coded_module(const std::string& path, const CheckpointTensor& weight, uint64_t rows,
+                            uint64_t cols, uint64_t slabs) const;
   SourceMatrix packed_module(const std::string& path, uint64_t rows, uint64_t cols) const;
   SourceMatrix blocks_module(const std::string& path, uint64_t rows, uint64_t cols, uint64_t slabs) const;
-  SourceMatrix plain_matrix(const CheckpointTensor& weight, uint64_t rows, uint64_t cols, uint64_t slabs) const;
+  SourceMatrix plain_matrix(const CheckpointTensor& weight, uint64_t rows, uint64_t cols,
+                            uint64_t slabs) const;
   SourceMatrix special_matrix(const TensorSpec& spec, const std::string& path) const;
   SourceMatrix fused_expert(const std::string& p, uint64_t expert, size_t part) const;
   void resolve_matrix(const TensorSpec& spec);
@@ -108,9 +110,9 @@ class Source {
 
   const Checkpoint& checkpoint_;
   ModelConfig model_;
-  Json quantisation_;            // MLX's table, or null
-  std::string prefix_;           // of everything but head and MTP
-  bool mlx_ = false;             // norms already have 1 added, conv1d axes swapped
+  Json quantisation_;   // MLX's table, or null
+  std::string prefix_;  // of everything but head and MTP
+  bool mlx_ = false;    // norms already have 1 added, conv1d axes swapped
   bool has_mtp_ = false;
   SchemaOptions options_;
   std::vector<TensorSpec> resident_, parts_;

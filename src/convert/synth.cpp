@@ -101,19 +101,18 @@ SynthSource read_synth_source(const fs::path& folder, const SynthOptions& option
 // A folder that must not be there yet, under another name until it is whole.
 class NewFolder {
  public:
-  explicit NewFolder(const fs::path& target) : target_(target), work_(partial_folder(target)) {
+  explicit NewFolder(const fs::path& target) : target_(target_folder(target)), work_(partial_folder(target)) {
     if (fs::exists(target) && !(fs::is_directory(target) && fs::is_empty(target)))
       fail(Errc::Exists, "{}: already exists; choose another name or remove it", target.string());
+    if (fs::exists(work_ / "journal"))
+      fail(Errc::Exists, "{}: holds an unfinished conversion; choose another name or remove it",
+           work_.string());
     std::error_code ec;
     fs::remove_all(work_, ec);
     if (!fs::create_directories(work_, ec) && ec) fail_errno(ec.value(), work_.string() + ": cannot create");
   }
   const fs::path& path() const { return work_; }
-  void publish() {
-    fs::path target = work_;
-    target.replace_extension();
-    rename_durably(work_, fs::absolute(target));
-  }
+  void publish() { rename_durably(work_, target_); }
 
  private:
   fs::path target_, work_;
@@ -139,7 +138,8 @@ class RandomBytes {
   uint64_t state_;
 };
 
-uint16_t bf16_near(double value, uint64_t noise) {  // mantissa bits of noise: scales differ from group to group
+uint16_t bf16_near(double value,
+                   uint64_t noise) {  // mantissa bits of noise: scales differ from group to group
   return static_cast<uint16_t>(float_to_bf16(static_cast<float>(value)) ^ (noise & 31));
 }
 
@@ -192,14 +192,16 @@ class TileFiller {
   void clear_edges(uint64_t rows, uint64_t cols, std::byte* tile) const {
     const MatrixView view{tile, f_, kTileRows, f_.tile_cols()};
     const size_t size = f_.unpacked_bytes(), stride = f_.tile_cols() * size;
-    std::vector<std::byte> codes(kTileRows * stride), scales(f_.tile_scale_bytes()), biases(f_.tile_scale_bytes());
+    std::vector<std::byte> codes(kTileRows * stride), scales(f_.tile_scale_bytes()),
+        biases(f_.tile_scale_bytes());
     for (size_t r = 0; r < rows; ++r)
       for (size_t c = 0; c < cols; ++c) {
         const uint32_t code = code_at(view, r, c);
         std::memcpy(&codes[r * stride + c * size], &code, size);
       }
     std::memcpy(scales.data(), tile + f_.tile_code_bytes(), scales.size());
-    if (f_.is_affine()) std::memcpy(biases.data(), tile + f_.tile_code_bytes() + scales.size(), scales.size());
+    if (f_.is_affine())
+      std::memcpy(biases.data(), tile + f_.tile_code_bytes() + scales.size(), scales.size());
     for (size_t g = 0; g < f_.tile_groups(); ++g)
       for (size_t r = 0; r < kTileRows; ++r)
         if (r >= rows || g * f_.group >= cols) {
@@ -214,8 +216,8 @@ class TileFiller {
 };
 
 // Row blocks [first, first + n) of a random matrix.
-void fill_blocks(const StoredTensor& t, const SyntheticRule& rule, RandomBytes& random, uint64_t first, uint64_t n,
-                 std::span<std::byte> out) {
+void fill_blocks(const StoredTensor& t, const SyntheticRule& rule, RandomBytes& random, uint64_t first,
+                 uint64_t n, std::span<std::byte> out) {
   const double std = moments(rule, t.name + ".weight", {t.rows, t.cols}).std;
   const TileFiller filler(t.format, std);
   const uint64_t tiles = ceil_div(t.cols, t.format.tile_cols());
@@ -262,14 +264,17 @@ uint64_t write_resident(const PackageWriter& writer, const ResidentTensor& r, co
   return hash.digest();
 }
 
-uint64_t write_expert(const PackageWriter& writer, size_t layer_index, uint64_t expert, const SyntheticRule& rule) {
+uint64_t write_expert(const PackageWriter& writer, size_t layer_index, uint64_t expert,
+                      const SyntheticRule& rule) {
   const ExpertLayer& l = writer.layout().manifest.layers[layer_index];
   RandomBytes random(rule.seed, fmt::format("layer {} expert {}", l.layer, expert));
   std::vector<std::byte> record(l.record_bytes);
   for (const StoredTensor& part : l.parts) {
     const auto into = std::span(record).subspan(part.offset, part.bytes);
     if (part.tiled) {
-      fill_blocks(part, rule, random, 0, ceil_div(part.rows, kTileRows), into);
+      StoredTensor named = part;
+      named.name += "_proj";  // the router's rule is for names that end with "gate"
+      fill_blocks(named, rule, random, 0, ceil_div(part.rows, kTileRows), into);
     } else {
       StoredTensor named = part;
       named.name = fmt::format("layers.{}.experts.{}.{}", l.layer, expert, part.name);
@@ -291,7 +296,8 @@ PackageLayout synthetic_layout(const SynthSource& s, const WidthOptions& width, 
   const std::vector<TensorSpec> parts = expert_schema(s.model);
   std::vector<MatrixFormat> formats;
   for (const TensorSpec& p : parts) formats.push_back(choose_format(p, bf16, width.experts, width.group));
-  for (const uint64_t l : expert_layers(s.model, {})) layout.add_experts(l, parts, formats, s.model.moe.n_experts);
+  for (const uint64_t l : expert_layers(s.model, {}))
+    layout.add_experts(l, parts, formats, s.model.moe.n_experts);
   layout.finish();
   return layout;
 }
@@ -326,8 +332,8 @@ std::map<std::string, std::vector<uint64_t>> published_tensors(const ModelConfig
   };
   for (const TensorSpec& spec : resident_schema(m, {})) {
     std::string n = spec.name;
-    const bool bare = n.ends_with(".bias") || n.ends_with("e_score_correction_bias") || n.ends_with(".A_log") ||
-                      n.ends_with(".dt_bias") || n.ends_with(".sinks");
+    const bool bare = n.ends_with(".bias") || n.ends_with("e_score_correction_bias") ||
+                      n.ends_with(".A_log") || n.ends_with(".dt_bias") || n.ends_with(".sinks");
     std::vector<uint64_t> shape = spec.matrix ? std::vector{spec.rows, spec.cols} : std::vector{spec.cols};
     if (n.ends_with("conv1d")) shape = {spec.rows, 1, spec.cols};
     if (n.ends_with("k_up_t")) continue;
@@ -349,7 +355,8 @@ std::map<std::string, std::vector<uint64_t>> published_tensors(const ModelConfig
   }
   const uint64_t e = m.moe.n_experts, width = m.moe.width, d = m.d_model;
   for (const uint64_t l : expert_layers(m, {})) {
-    const std::string p = fmt::format("{}layers.{}.{}.experts.", prefix, l, block ? "block_sparse_moe" : "mlp");
+    const std::string p =
+        fmt::format("{}layers.{}.{}.experts.", prefix, l, block ? "block_sparse_moe" : "mlp");
     if (m.family == "gpt_oss") {
       out[p + "gate_up_proj"] = {e, d, 2 * width};
       out[p + "gate_up_proj_bias"] = {e, 2 * width};
@@ -391,7 +398,8 @@ void write_synthetic_checkpoint(const fs::path& source, const fs::path& out, con
                               : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
   };
   if (const auto space = fs::space(folder.path()); space.available < total)
-    fail(Errc::NoSpace, "{}: {} bytes are needed, its disk has {} free", out.string(), total, space.available);
+    fail(Errc::NoSpace, "{}: {} bytes are needed, its disk has {} free", out.string(), total,
+         space.available);
   std::vector<File> files;
   std::vector<Job> jobs;
   Json weight_map = Json::object();
@@ -426,10 +434,13 @@ void write_synthetic_checkpoint(const fs::path& source, const fs::path& out, con
 
 Manifest write_synthetic_package(const fs::path& source, const fs::path& out, const SynthOptions& options) {
   const SynthSource s = read_synth_source(source, options, false);
-  PackageLayout layout =
-      synthetic_layout(s, options.width, fmt::format("synthetic, seed {}: random bytes for benchmarks", s.rule.seed));
+  PackageLayout layout = synthetic_layout(
+      s, options.width, fmt::format("synthetic, seed {}: random bytes for benchmarks", s.rule.seed));
   check_target(out, layout.total_bytes(), true);
   const PartialLock lock(out);
+  if (fs::exists(partial_folder(out) / "journal"))
+    fail(Errc::Exists, "{}: holds an unfinished conversion; choose another name or remove it",
+         partial_folder(out).string());
   fs::remove_all(partial_folder(out) / "package");
   PackageWriter writer(out, std::move(layout), true);
   write_text(partial_folder(out) / "package" / "config.json", s.config.dump(1) + "\n");

@@ -1,6 +1,7 @@
-// Synthetic models. write_synthetic_checkpoint follows a rule in which every value is a pure function of (seed,
-// tensor name, index), so that a test needs no stored weights; write_synthetic_package fills a package of true size
-// at disk speed with bytes that are incompressible and different for every expert, for benchmarks.
+// Synthetic models. write_synthetic_checkpoint follows a rule in which every value is a pure function of
+// (seed, tensor name, index), so that a test needs no stored weights; write_synthetic_package fills a package
+// of true size at disk speed with bytes that are incompressible and different for every expert, for
+// benchmarks.
 #pragma once
 
 #include <map>
@@ -17,7 +18,8 @@ struct SynthOptions {
   size_t threads = 0;
 };
 
-// `source` has config.json, and tensors.json where names and shapes are given; otherwise the published layout.
+// `source` has config.json, and tensors.json where names and shapes are given; otherwise the published
+// layout.
 void write_synthetic_checkpoint(const fs::path& source, const fs::path& out, const SynthOptions& options);
 Manifest write_synthetic_package(const fs::path& source, const fs::path& out, const SynthOptions& options);
 
@@ -25,7 +27,8 @@ Manifest write_synthetic_package(const fs::path& source, const fs::path& out, co
 struct SyntheticRule {
   uint64_t seed = 17;
   bool zero_centred_norms = false, tied_embeddings = false;
-  void fill(const std::string& name, const std::vector<uint64_t>& shape, uint64_t first, std::span<uint16_t> bf16) const;
+  void fill(const std::string& name, const std::vector<uint64_t>& shape, uint64_t first,
+            std::span<uint16_t> bf16) const;
 };
 
 // Names and shapes of a published checkpoint of this model.

@@ -14,7 +14,7 @@ namespace moeflux {
 namespace {
 
 constexpr float kMlaNormEps = 1e-6f;  // of the latent norms, whatever rms_norm_eps is
-constexpr float kUnitEps = 1e-6f;     // under the root when the delta net's q and k are brought to unit length
+constexpr float kUnitEps = 1e-6f;  // under the root when the delta net's q and k are brought to unit length
 
 using Floats = std::vector<float>;
 
@@ -58,8 +58,12 @@ struct DeltaState {
         decay(d.n_value_heads * kDeltaBlock) {}
 
   DeltaHead head(const DeltaConfig& d, size_t h) {
-    return {d.key_dim, d.value_dim, &state[h * d.key_dim * d.value_dim], &keys[h * kDeltaBlock * d.key_dim],
-            &values[h * kDeltaBlock * d.value_dim], &decay[h * kDeltaBlock]};
+    return {d.key_dim,
+            d.value_dim,
+            &state[h * d.key_dim * d.value_dim],
+            &keys[h * kDeltaBlock * d.key_dim],
+            &values[h * kDeltaBlock * d.value_dim],
+            &decay[h * kDeltaBlock]};
   }
   Floats conv;  // [conv_width - 1, channels]: the last raw inputs, oldest first
   Floats state, keys, values, decay;
@@ -70,9 +74,9 @@ class ReferenceSequence : public Sequence {
   ReferenceSequence(const ModelConfig& model, size_t capacity, bool bf16)
       : Sequence(capacity), bytes_(sequence_bytes(model, capacity, bf16 ? 2 : 4)) {
     for (const LayerConfig& layer : model.layers) {
-      if (layer.mixer == Mixer::DeltaNet)
-        delta_.emplace(kv_.size(), model.delta);
-      kv_.emplace_back(layer.mixer == Mixer::DeltaNet ? 0 : kv_rows(layer, capacity), kv_width(model, layer), bf16);
+      if (layer.mixer == Mixer::DeltaNet) delta_.emplace(kv_.size(), model.delta);
+      kv_.emplace_back(layer.mixer == Mixer::DeltaNet ? 0 : kv_rows(layer, capacity), kv_width(model, layer),
+                       bf16);
     }
   }
   uint64_t bytes() const override { return bytes_; }
@@ -91,8 +95,8 @@ struct ReferenceStep : Step {
 
   Batch batch;
   const Tap& tap;
-  size_t n;             // tokens
-  Floats x, h;          // [n, d_model]: residual stream, normed input of the feed-forward part
+  size_t n;                   // tokens
+  Floats x, h;                // [n, d_model]: residual stream, normed input of the feed-forward part
   std::vector<uint32_t> ids;  // [n, top_k]
   Floats weights;             // [n, top_k]
 };
@@ -318,10 +322,12 @@ class ReferenceBackend : public Backend {
     q = std::move(query);
   }
 
-  void attend(const KvRows& kv, const LayerWeights& layer, size_t position, const float* q, float* out) const {
+  void attend(const KvRows& kv, const LayerWeights& layer, size_t position, const float* q,
+              float* out) const {
     const AttentionConfig& a = m_.attention;
     const size_t dim = a.head_dim, window = layer.config->window;
-    const size_t first = window && position + 1 > window ? position + 1 - window : 0, n = position + 1 - first;
+    const size_t first = window && position + 1 > window ? position + 1 - window : 0,
+                 n = position + 1 - first;
     Floats row(kv.width()), scores(a.n_heads * n);
     for (size_t i = 0; i < n; ++i) {
       kv.load(first + i, row.data());
@@ -349,8 +355,7 @@ class ReferenceBackend : public Backend {
     const MlaWeights& w = layer.mla;
     const MlaConfig& a = m_.mla;
     const size_t heads = m_.attention.n_heads, q_dim = a.nope_dim + a.rope_dim;
-    Floats q = w.q ? linear(w.q, h)
-                   : linear(w.q_b, norm_rows(linear(w.q_a, h), w.q_a_norm, kMlaNormEps));
+    Floats q = w.q ? linear(w.q, h) : linear(w.q_b, norm_rows(linear(w.q_a, h), w.q_a_norm, kMlaNormEps));
     Floats kv = linear(w.kv_a, h);
     const size_t width = a.kv_rank + a.rope_dim;
 
@@ -363,7 +368,8 @@ class ReferenceBackend : public Backend {
       for (size_t head = 0; head < heads; ++head) {
         float* query = &q[(t * heads + head) * q_dim];
         rope(query + a.nope_dim, position);
-        attend_latent(sequence.kv(layer.index), w, head, position, query, &out[(t * heads + head) * a.value_dim]);
+        attend_latent(sequence.kv(layer.index), w, head, position, query,
+                      &out[(t * heads + head) * a.value_dim]);
       }
     });
     return linear(w.o, out);
@@ -414,8 +420,8 @@ class ReferenceBackend : public Backend {
         const float g = -std::exp(w.a_log[head]) * softplus(a[i] + w.dt_bias[head]);
         float* o = &out[i * d.value_dim];
         delta_step_ref(state.head(d, head), position % kDeltaBlock, &y[key_head * d.key_dim],
-                       &y[d.key_channels() + key_head * d.key_dim], &y[2 * d.key_channels() + head * d.value_dim],
-                       sigmoid(b[i]), g, o);
+                       &y[d.key_channels() + key_head * d.key_dim],
+                       &y[2 * d.key_channels() + head * d.value_dim], sigmoid(b[i]), g, o);
         rms_norm_ref({o, d.value_dim}, w.norm, m_.norm_eps, o);
         for (size_t c = 0; c < d.value_dim; ++c) o[c] *= silu(z[i * d.value_dim + c]);
       }

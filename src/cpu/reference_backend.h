@@ -1,5 +1,5 @@
-// cpu-ref: the plain scalar backend, one operation after the other in float32. It is the oracle for every other
-// backend and therefore kept obvious; speed is not its business.
+// cpu-ref: the plain scalar backend, one operation after the other in float32. It is the oracle for every
+// other backend and therefore kept obvious; speed is not its business.
 #pragma once
 
 #include "model/backend.h"

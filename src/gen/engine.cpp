@@ -36,7 +36,9 @@ PlanRequest plan_request(const EngineOptions& o) {
 
 }  // namespace
 
-std::vector<std::string> backend_names() { return {"cpu-ref"}; }
+std::vector<std::string> backend_names() {
+  return {"cpu-ref"};
+}
 
 Engine::Engine(const fs::path& package, const EngineOptions& options)
     : options_(options),
@@ -49,7 +51,8 @@ Engine::Engine(const fs::path& package, const EngineOptions& options)
       backend_(make_backend(options.backend, config_, weights_, options.precision)),
       model_(config_, weights_, *backend_, store_) {}
 
-std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> tokens, size_t rows, const Tap& tap) {
+std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> tokens, size_t rows,
+                                const Tap& tap) {
   check(rows <= tokens.size(), "logits of tokens that were given");
   if (tokens.size() > sequence.capacity() - sequence.position())
     fail(Errc::InvalidArgument, "{} tokens after {} do not fit in the context of {} (--ctx)", tokens.size(),
@@ -62,8 +65,10 @@ std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> token
     for (size_t i = std::max(at, first_row); i < at + n; ++i) wanted.push_back(static_cast<uint32_t>(i - at));
     const Slice slice{&sequence, 0, n};
     const size_t done = std::max(at, first_row) - first_row;
-    model_.forward({tokens.subspan(at, n), {&slice, 1}, wanted},
-                   std::span(logits).subspan(done * config_.n_vocab * !wanted.empty(), wanted.size() * config_.n_vocab), tap);
+    model_.forward(
+        {tokens.subspan(at, n), {&slice, 1}, wanted},
+        std::span(logits).subspan(done * config_.n_vocab * !wanted.empty(), wanted.size() * config_.n_vocab),
+        tap);
   }
   return logits;
 }

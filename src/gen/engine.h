@@ -15,8 +15,8 @@ struct EngineOptions {
   Precision precision = Precision::Fast;
   std::optional<uint64_t> ram, max_memory;
   uint64_t ctx = 0;
-  uint64_t chunk = 512;      // tokens of a prefill step
-  size_t threads = 0;        // for loading; 0: all
+  uint64_t chunk = 512;  // tokens of a prefill step
+  size_t threads = 0;    // for loading; 0: all
   bool check_reads = true;
 };
 
@@ -33,7 +33,8 @@ class Engine {
   std::unique_ptr<Sequence> make_sequence() { return backend_->make_sequence(plan_.ctx); }
 
   // Evaluates tokens of one sequence, chunk by chunk, and returns the logits of the last `rows` of them.
-  std::vector<float> eval(Sequence& sequence, std::span<const Token> tokens, size_t rows = 1, const Tap& tap = {});
+  std::vector<float> eval(Sequence& sequence, std::span<const Token> tokens, size_t rows = 1,
+                          const Tap& tap = {});
 
   // Greedy continuation: n tokens, ties to the lower id.
   std::vector<Token> generate_greedy(Sequence& sequence, std::span<const Token> prompt, size_t n,

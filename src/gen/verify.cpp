@@ -107,12 +107,13 @@ class GoldenCheck {
     const std::vector<Token> tokens = golden_.tokens(p + ".input_ids");
     const GoldenTensor* want = golden_.find(p + ".logits");
     if (!want || want->values.size() != want->rows() * vocab_ || want->rows() > tokens.size())
-      fail(Errc::Corrupt, "golden file: {}.logits does not fit {} tokens and a vocabulary of {}", p, tokens.size(),
-           vocab_);
+      fail(Errc::Corrupt, "golden file: {}.logits does not fit {} tokens and a vocabulary of {}", p,
+           tokens.size(), vocab_);
     Stages stages;
     const auto sequence = engine_.make_sequence();
     const auto prefill = engine_.eval(*sequence, tokens, want->rows(), recorder(stages));
-    add(fmt::format("{} prefill logits ({} tokens)", p, tokens.size()), largest_difference(prefill, want->values));
+    add(fmt::format("{} prefill logits ({} tokens)", p, tokens.size()),
+        largest_difference(prefill, want->values));
 
     std::vector<float> single;
     const auto one = engine_.make_sequence();
@@ -143,17 +144,19 @@ class GoldenCheck {
     for (uint64_t l = 0; l < engine_.config().n_layers(); ++l) {
       const auto item = [&](int j) { return golden_.find(fmt::format("{}.router.{}.{}", p, l, j)); };
       if (!item(0) || !item(1) || !item(2) || !stages.contains({"router_logits", l})) continue;
-      add(fmt::format("{} router {} logits", p, l), largest_difference(stages.at({"router_logits", l}), item(0)->values));
+      add(fmt::format("{} router {} logits", p, l),
+          largest_difference(stages.at({"router_logits", l}), item(0)->values));
       const auto mine = by_id(stages.at({"topk_ids", l}), stages.at({"topk_weights", l}), k);
       const auto want = by_id(item(2)->values, item(1)->values, k);
-      add(fmt::format("{} router {} choices", p, l), largest_difference(mine.first, want.first) == 0 ? 0 : INFINITY);
+      add(fmt::format("{} router {} choices", p, l),
+          largest_difference(mine.first, want.first) == 0 ? 0 : INFINITY);
       add(fmt::format("{} router {} weights", p, l), largest_difference(mine.second, want.second));
     }
   }
 
   // Both sorted by expert id within each token: the order of choices says nothing.
-  static std::pair<std::vector<float>, std::vector<float>> by_id(std::vector<float> ids, std::vector<float> weights,
-                                                                 size_t k) {
+  static std::pair<std::vector<float>, std::vector<float>> by_id(std::vector<float> ids,
+                                                                 std::vector<float> weights, size_t k) {
     std::vector<std::pair<float, float>> row(k);
     for (size_t at = 0; at + k <= ids.size() && at + k <= weights.size(); at += k) {
       for (size_t i = 0; i < k; ++i) row[i] = {ids[at + i], weights[at + i]};
@@ -169,7 +172,8 @@ class GoldenCheck {
     const auto got = engine_.generate_greedy(*sequence, golden_.tokens("greedy.input_ids"), want.size());
     size_t same = 0;
     while (same < want.size() && got[same] == want[same]) ++same;
-    add("greedy tokens", same == want.size() ? 0 : INFINITY, fmt::format("{} of {} equal", same, want.size()));
+    add("greedy tokens", same == want.size() ? 0 : INFINITY,
+        fmt::format("{} of {} equal", same, want.size()));
   }
 
   Engine& engine_;
@@ -218,10 +222,12 @@ class StageComparison {
   std::vector<VerifyItem> items(double bound) const {
     std::vector<VerifyItem> out;
     for (const auto& [name, e] : errors_)
-      out.push_back({fmt::format("stage {}", name), e.worst, bound, true, fmt::format("largest in layer {}", e.layer)});
+      out.push_back(
+          {fmt::format("stage {}", name), e.worst, bound, true, fmt::format("largest in layer {}", e.layer)});
     if (choices_)
-      out.push_back({"router choices that differ", static_cast<double>(different_) / static_cast<double>(choices_),
-                     bound, true, fmt::format("{} of {}", different_, choices_)});
+      out.push_back({"router choices that differ",
+                     static_cast<double>(different_) / static_cast<double>(choices_), bound, true,
+                     fmt::format("{} of {}", different_, choices_)});
     return out;
   }
 
@@ -244,8 +250,8 @@ class StageComparison {
 
 }  // namespace
 
-std::vector<VerifyItem> verify_golden(const fs::path& package, const EngineOptions& options, const fs::path& golden,
-                                      double bound) {
+std::vector<VerifyItem> verify_golden(const fs::path& package, const EngineOptions& options,
+                                      const fs::path& golden, double bound) {
   const GoldenFile file(golden);
   if (options.precision == Precision::Fast) {
     // Small errors flip routes, so fast precision is judged stage by stage on exact inputs, not end to end.
@@ -278,7 +284,8 @@ std::vector<VerifyItem> verify_against(const fs::path& package, const EngineOpti
     for (uint64_t i = 0; i < 64; ++i)
       prompts[0].push_back(static_cast<Token>(i * 2654435761u % first.config().n_vocab));
   }
-  if (bound == 0) bound = a.precision == Precision::Exact && b.precision == Precision::Exact ? 1e-3 : kFastBound;
+  if (bound == 0)
+    bound = a.precision == Precision::Exact && b.precision == Precision::Exact ? 1e-3 : kFastBound;
   std::vector<VerifyItem> items;
   for (size_t i = 0; i < prompts.size(); ++i) {
     Stages stages;

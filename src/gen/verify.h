@@ -11,19 +11,20 @@ namespace moeflux {
 struct VerifyItem {
   std::string name;
   double error = 0, bound = 0;
-  bool judged = true;       // otherwise the figure is for information
+  bool judged = true;  // otherwise the figure is for information
   std::string note;
   bool pass() const { return !judged || error <= bound; }  // a NaN fails
 };
 
-// Every item of a golden file: prompts as prefill and token by token, hidden states, router choices, greedy decoding.
-// bound 0: 1e-4, or 1e-3 where there are delta-net layers (two correct float32 programs differ that much there).
-std::vector<VerifyItem> verify_golden(const fs::path& package, const EngineOptions& options, const fs::path& golden,
-                                      double bound);
+// Every item of a golden file: prompts as prefill and token by token, hidden states, router choices, greedy
+// decoding. bound 0: 1e-4, or 1e-3 where there are delta-net layers (two correct float32 programs differ that
+// much there).
+std::vector<VerifyItem> verify_golden(const fs::path& package, const EngineOptions& options,
+                                      const fs::path& golden, double bound);
 
-// Runs `reference`, then `options` with every stage fed with the reference's own inputs. The error of a stage is
-// relative: |difference| / |what the stage added|, over all tokens. Prompts come from the golden file, if there is one.
-// bound 0: 1e-3 where both are exact, otherwise kFastBound.
+// Runs `reference`, then `options` with every stage fed with the reference's own inputs. The error of a stage
+// is relative: |difference| / |what the stage added|, over all tokens. Prompts come from the golden file, if
+// there is one. bound 0: 1e-3 where both are exact, otherwise kFastBound.
 inline constexpr double kFastBound = 0.03;
 std::vector<VerifyItem> verify_against(const fs::path& package, const EngineOptions& options,
                                        const EngineOptions& reference, const fs::path& golden, double bound);

@@ -45,7 +45,8 @@ void File::read_at(uint64_t offset, std::span<std::byte> into) const {
     const ssize_t n = pread(fd(), into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0)
-      fail_errno(errno, fmt::format("{}: reading bytes {}..{}", path_.string(), offset, offset + into.size()));
+      fail_errno(errno,
+                 fmt::format("{}: reading bytes {}..{}", path_.string(), offset, offset + into.size()));
     if (n == 0)
       fail(Errc::Corrupt, "{}: bytes {}..{} are wanted, but the file ends at {}", path_.string(), offset,
            offset + into.size(), offset + done);
@@ -58,12 +59,15 @@ void File::write_at(uint64_t offset, std::span<const std::byte> from) const {
     const ssize_t n = pwrite(fd(), from.data() + done, from.size() - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0)
-      fail_errno(errno, fmt::format("{}: writing bytes {}..{}", path_.string(), offset, offset + from.size()));
+      fail_errno(errno,
+                 fmt::format("{}: writing bytes {}..{}", path_.string(), offset, offset + from.size()));
     done += static_cast<size_t>(n);
   }
 }
 
-void File::append(std::string_view text) const { write_at(size(), std::as_bytes(std::span(text))); }
+void File::append(std::string_view text) const {
+  write_at(size(), std::as_bytes(std::span(text)));
+}
 
 void File::resize(uint64_t bytes) const {
   if (ftruncate(fd(), static_cast<off_t>(bytes)) != 0)
@@ -85,7 +89,8 @@ std::string read_text(const fs::path& path, uint64_t most_bytes) {
   const File file = File::open_read(path);
   const uint64_t bytes = file.size();
   if (bytes > most_bytes)
-    fail(Errc::Corrupt, "{}: {} bytes, more than the {} that such a file may have", path.string(), bytes, most_bytes);
+    fail(Errc::Corrupt, "{}: {} bytes, more than the {} that such a file may have", path.string(), bytes,
+         most_bytes);
   std::string text(bytes, '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   return text;

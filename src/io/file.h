@@ -1,5 +1,5 @@
-// Files as the project uses them: positioned reads and writes that either do all of it or throw an Error with the
-// path and the numbers, and the few folder operations that make a package appear whole or not at all.
+// Files as the project uses them: positioned reads and writes that either do all of it or throw an Error with
+// the path and the numbers, and the few folder operations that make a package appear whole or not at all.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,17 @@ namespace fs = std::filesystem;
 class File {
  public:
   static File open_read(const fs::path& path);
-  static File create(const fs::path& path);         // truncates
-  static File open_write(const fs::path& path);     // creates if needed, keeps the content
+  static File create(const fs::path& path);      // truncates
+  static File open_write(const fs::path& path);  // creates if needed, keeps the content
 
   uint64_t size() const;
   void read_at(uint64_t offset, std::span<std::byte> into) const;
   void write_at(uint64_t offset, std::span<const std::byte> from) const;
-  void append(std::string_view text) const;         // at the end, in one write
-  void resize(uint64_t bytes) const;                // reserves disk space where the file system can
-  void start_writeback(uint64_t offset, uint64_t bytes) const;  // hint: sync() will then have less to wait for
-  void sync() const;                                // fdatasync
+  void append(std::string_view text) const;  // at the end, in one write
+  void resize(uint64_t bytes) const;         // reserves disk space where the file system can
+  void start_writeback(uint64_t offset,
+                       uint64_t bytes) const;  // hint: sync() will then have less to wait for
+  void sync() const;                           // fdatasync
 
   int fd() const { return fd_.get(); }
   const fs::path& path() const { return path_; }

@@ -1,9 +1,10 @@
-// The seam between the model's mathematics and the machine that computes it: a handful of coarse stages. A backend
-// owns activations, KV caches and recurrent state; nothing above it sees where they live. Routing stays inside the
-// step, so that it may live on a device; `experts` resolves its experts through the store itself.
+// The seam between the model's mathematics and the machine that computes it: a handful of coarse stages. A
+// backend owns activations, KV caches and recurrent state; nothing above it sees where they live. Routing
+// stays inside the step, so that it may live on a device; `experts` resolves its experts through the store
+// itself.
 //
-// In exact precision a token's bits depend on its sequence's tokens only: not on the batch, the chunk, the cache or
-// the number of threads.
+// In exact precision a token's bits depend on its sequence's tokens only: not on the batch, the chunk, the
+// cache or the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -41,17 +42,17 @@ class Sequence {
 // Consecutive tokens of one sequence inside a batch.
 struct Slice {
   Sequence* sequence;
-  size_t first, count;   // tokens [first, first + count) of the batch
+  size_t first, count;  // tokens [first, first + count) of the batch
 };
 
 struct Batch {
   std::span<const Token> tokens;
-  std::span<const Slice> slices;              // together, in order, they cover all tokens
-  std::span<const uint32_t> logit_rows;       // the tokens whose logits are wanted
+  std::span<const Slice> slices;         // together, in order, they cover all tokens
+  std::span<const uint32_t> logit_rows;  // the tokens whose logits are wanted
 };
 
-// A stage's result, row by row, as float. A tap that returns true has changed the values, and the step goes on with
-// them: that is how two backends are compared stage by stage on the same inputs.
+// A stage's result, row by row, as float. A tap that returns true has changed the values, and the step goes
+// on with them: that is how two backends are compared stage by stage on the same inputs.
 struct TapTensor {
   std::string_view name;  // embed, attention, router_logits, topk_ids, topk_weights, mlp, final_norm, logits
   uint64_t layer;
@@ -73,19 +74,22 @@ class Backend {
   virtual std::unique_ptr<Sequence> make_sequence(size_t capacity) = 0;
 
   virtual std::unique_ptr<Step> begin(const Batch& batch, const Tap& tap) = 0;
-  virtual void embed(Step& step) = 0;                                     // x = embedding[token]
-  virtual void attention(Step& step, const LayerWeights& layer) = 0;      // x += mix(norm(x)); appends to the caches
-  virtual void route(Step& step, const LayerWeights& layer) = 0;          // h = norm(x); top-k per token
-  virtual void experts(Step& step, const LayerWeights& layer, ExpertStore& store) = 0;  // x += sum of experts(h)
-  virtual void mlp(Step& step, const LayerWeights& layer) = 0;            // x += mlp(norm(x)): dense layers
-  virtual void logits(Step& step, std::span<float> out) = 0;              // [logit_rows, n_vocab]
+  virtual void embed(Step& step) = 0;  // x = embedding[token]
+  virtual void attention(Step& step,
+                         const LayerWeights& layer) = 0;          // x += mix(norm(x)); appends to the caches
+  virtual void route(Step& step, const LayerWeights& layer) = 0;  // h = norm(x); top-k per token
+  virtual void experts(Step& step, const LayerWeights& layer,
+                       ExpertStore& store) = 0;                 // x += sum of experts(h)
+  virtual void mlp(Step& step, const LayerWeights& layer) = 0;  // x += mlp(norm(x)): dense layers
+  virtual void logits(Step& step, std::span<float> out) = 0;    // [logit_rows, n_vocab]
 };
 
 // Bytes of KV cache and recurrent state of one sequence of `capacity` tokens, per value of `kv_bytes`.
 uint64_t sequence_bytes(const ModelConfig& model, size_t capacity, size_t kv_bytes);
 // Positions that a layer's KV cache holds: all, or no more than its window.
 size_t kv_rows(const LayerConfig& layer, size_t capacity);
-// KV values per position of a layer (0 for delta-net layers), and floats of recurrent state per delta-net layer.
+// KV values per position of a layer (0 for delta-net layers), and floats of recurrent state per delta-net
+// layer.
 size_t kv_width(const ModelConfig& model, const LayerConfig& layer);
 size_t delta_state_floats(const ModelConfig& model);
 

@@ -21,28 +21,45 @@ struct Family {
   Router router = Router::Softmax;
   enum { Always, TrueUnlessSaid, FalseUnlessSaid } norm_topk = Always;
   double partial_rotary = 1;
-  bool hybrid = false;           // delta-net layers, gated attention, zero-centred norms
-  bool dense_first = false;      // first_k_dense_replace
-  bool sparse_step = false;      // decoder_sparse_step, mlp_only_layers
+  bool hybrid = false;                 // delta-net layers, gated attention, zero-centred norms
+  bool dense_first = false;            // first_k_dense_replace
+  bool sparse_step = false;            // decoder_sparse_step, mlp_only_layers
   bool width_is_intermediate = false;  // experts have intermediate_size
 };
 
 constexpr Family kFamilies[] = {
-    {.name = "qwen3_moe", .qk_norm = QkNorm::PerHead, .norm_topk = Family::FalseUnlessSaid, .sparse_step = true},
+    {.name = "qwen3_moe",
+     .qk_norm = QkNorm::PerHead,
+     .norm_topk = Family::FalseUnlessSaid,
+     .sparse_step = true},
     {.name = "qwen2_moe", .norm_topk = Family::FalseUnlessSaid, .sparse_step = true},
-    {.name = "olmoe", .qk_norm = QkNorm::WholeVector, .norm_topk = Family::FalseUnlessSaid,
+    {.name = "olmoe",
+     .qk_norm = QkNorm::WholeVector,
+     .norm_topk = Family::FalseUnlessSaid,
      .width_is_intermediate = true},
     {.name = "mixtral", .width_is_intermediate = true},
-    {.name = "minimax_m2", .qk_norm = QkNorm::WholeVector, .router = Router::Sigmoid,
+    {.name = "minimax_m2",
+     .qk_norm = QkNorm::WholeVector,
+     .router = Router::Sigmoid,
      .width_is_intermediate = true},
-    {.name = "glm4_moe", .router = Router::Sigmoid, .norm_topk = Family::TrueUnlessSaid, .partial_rotary = 0.5,
+    {.name = "glm4_moe",
+     .router = Router::Sigmoid,
+     .norm_topk = Family::TrueUnlessSaid,
+     .partial_rotary = 0.5,
      .dense_first = true},
     {.name = "gpt_oss", .router = Router::TopkSoftmax, .width_is_intermediate = true},
-    {.name = "qwen3_next", .qk_norm = QkNorm::PerHead, .norm_topk = Family::TrueUnlessSaid,
-     .partial_rotary = 0.25, .hybrid = true, .sparse_step = true},
+    {.name = "qwen3_next",
+     .qk_norm = QkNorm::PerHead,
+     .norm_topk = Family::TrueUnlessSaid,
+     .partial_rotary = 0.25,
+     .hybrid = true,
+     .sparse_step = true},
     {.name = "qwen3_5_moe", .qk_norm = QkNorm::PerHead, .partial_rotary = 0.25, .hybrid = true},
-    {.name = "deepseek_v3", .mixer = Mixer::Mla, .router = Router::Sigmoid,
-     .norm_topk = Family::TrueUnlessSaid, .dense_first = true},
+    {.name = "deepseek_v3",
+     .mixer = Mixer::Mla,
+     .router = Router::Sigmoid,
+     .norm_topk = Family::TrueUnlessSaid,
+     .dense_first = true},
 };
 
 const Family& find_family(std::string type, const std::string& where) {
@@ -50,7 +67,8 @@ const Family& find_family(std::string type, const std::string& where) {
   if (type == "kimi_k2") type = "deepseek_v3";
   for (const Family& f : kFamilies)
     if (type == f.name) return f;
-  fail(Errc::Unsupported, "{}: model_type '{}' is not supported; supported are {}", where, type, known_families());
+  fail(Errc::Unsupported, "{}: model_type '{}' is not supported; supported are {}", where, type,
+       known_families());
 }
 
 float positive(const JsonObject& c, const char* key, double absent) {
@@ -113,12 +131,14 @@ void apply_yarn(RopeConfig& rope, std::vector<double>& f, const RopeValues& valu
   const JsonObject& source = values.with("original_max_position_embeddings");
   const double original = source.number("original_max_position_embeddings");
   const double factor = values.number_or("factor", static_cast<double>(max_position) / original);
-  refuse(c, !(original > 0) || !(factor > 0), fmt::format("YaRN factor {} of {} positions", factor, original));
+  refuse(c, !(original > 0) || !(factor > 0),
+         fmt::format("YaRN factor {} of {} positions", factor, original));
   const double dim = static_cast<double>(rope.dim);
   const auto correction = [&](double turns) {
     return dim * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
   };
-  double low = correction(values.number_or("beta_fast", 32)), high = correction(values.number_or("beta_slow", 1));
+  double low = correction(values.number_or("beta_fast", 32)),
+         high = correction(values.number_or("beta_slow", 1));
   if (values.with("truncate").flag_or("truncate", true)) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0);
   high = std::min(high, dim - 1);
@@ -136,7 +156,8 @@ void apply_yarn(RopeConfig& rope, std::vector<double>& f, const RopeValues& valu
 RopeConfig parse_rope(const JsonObject& c, const RopeValues& values, uint64_t dim, uint64_t max_position) {
   RopeConfig rope;
   rope.dim = dim;
-  refuse(c, dim == 0 || dim % 2 != 0, fmt::format("{} rotated components of a head: want an even number", dim));
+  refuse(c, dim == 0 || dim % 2 != 0,
+         fmt::format("{} rotated components of a head: want an even number", dim));
   const double theta = values.with("rope_theta").number("rope_theta");
   if (!(theta > 1) || theta > 1e15) c.wrong("rope_theta", "a number above 1");
   std::vector<double> f(dim / 2);
@@ -157,7 +178,8 @@ void parse_attention(ModelConfig& m, const Family& family, const JsonObject& c) 
   if (family.mixer == Mixer::Mla) return;
   a.n_kv_heads = c.count_or("num_key_value_heads", a.n_heads, 1, kMaxWidth);
   refuse(c, a.n_heads % a.n_kv_heads != 0,
-         fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}", a.n_heads, a.n_kv_heads));
+         fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}", a.n_heads,
+                     a.n_kv_heads));
   refuse(c, !c.has("head_dim") && m.d_model % a.n_heads != 0,
          fmt::format("no head_dim, and hidden_size {} is not a multiple of num_attention_heads {}", m.d_model,
                      a.n_heads));
@@ -212,8 +234,8 @@ void parse_delta(ModelConfig& m, const JsonObject& c) {
   d.value_dim = c.count_or("linear_value_head_dim", 128, 1, kMaxWidth);
   d.conv_width = c.count_or("linear_conv_kernel_dim", 4, 1, 64);
   refuse(c, d.n_value_heads % d.n_key_heads != 0,
-         fmt::format("linear_num_value_heads {} is not a multiple of linear_num_key_heads {}", d.n_value_heads,
-                     d.n_key_heads));
+         fmt::format("linear_num_value_heads {} is not a multiple of linear_num_key_heads {}",
+                     d.n_value_heads, d.n_key_heads));
 }
 
 // Which layers mix how, see which window, and have experts.
@@ -243,7 +265,8 @@ void parse_layers(ModelConfig& m, const Family& family, const JsonObject& c) {
   }
   if (family.dense_first) {
     const uint64_t dense = c.count_or("first_k_dense_replace", 0, 0, kMaxLayers);
-    refuse(c, c.count_or("moe_layer_freq", 1, 1, kMaxLayers) != 1, "moe_layer_freq other than 1 is not supported");
+    refuse(c, c.count_or("moe_layer_freq", 1, 1, kMaxLayers) != 1,
+           "moe_layer_freq other than 1 is not supported");
     for (uint64_t l = 0; l < std::min(n, dense); ++l) m.layers[l].sparse = false;
   }
   if (family.sparse_step) {
@@ -268,7 +291,8 @@ void parse_moe(ModelConfig& m, const Family& family, const JsonObject& c) {
   for (const char* name : {"num_local_experts", "num_experts", "n_routed_experts"})
     if (!key && c.has(name)) key = name;
   if (!key && !defaults)
-    fail(Errc::Corrupt, "{}: none of num_experts, num_local_experts and n_routed_experts is there", c.where());
+    fail(Errc::Corrupt, "{}: none of num_experts, num_local_experts and n_routed_experts is there",
+         c.where());
   e.n_experts = key ? c.count(key, 1, kMaxExperts) : 256;
   e.top_k = defaults ? c.count_or("num_experts_per_tok", 8, 1, e.n_experts)
                      : c.count("num_experts_per_tok", 1, e.n_experts);
@@ -292,8 +316,8 @@ void parse_moe(ModelConfig& m, const Family& family, const JsonObject& c) {
     refuse(c, e.n_experts % e.n_groups != 0,
            fmt::format("{} experts do not divide into n_group = {} groups", e.n_experts, e.n_groups));
     refuse(c, e.top_k > e.top_groups * (e.n_experts / e.n_groups),
-           fmt::format("num_experts_per_tok {} is more than the {} experts of topk_group = {} groups", e.top_k,
-                       e.top_groups * (e.n_experts / e.n_groups), e.top_groups));
+           fmt::format("num_experts_per_tok {} is more than the {} experts of topk_group = {} groups",
+                       e.top_k, e.top_groups * (e.n_experts / e.n_groups), e.top_groups));
     if (c.has("scoring_func") && c.string("scoring_func") != "sigmoid") c.wrong("scoring_func", "'sigmoid'");
     if (c.has("topk_method") && c.string("topk_method") != "noaux_tc") c.wrong("topk_method", "'noaux_tc'");
     e.shared_width = checked_mul(e.width, c.count_or("n_shared_experts", 0, 0, 1024), "shared expert width");
@@ -307,7 +331,9 @@ void parse_moe(ModelConfig& m, const Family& family, const JsonObject& c) {
 
 }  // namespace
 
-double yarn_mscale(double factor, double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; }
+double yarn_mscale(double factor, double m) {
+  return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
+}
 
 bool ModelConfig::has(Mixer mixer) const {
   return std::ranges::any_of(layers, [&](const LayerConfig& l) { return l.mixer == mixer; });

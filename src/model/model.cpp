@@ -37,7 +37,7 @@ void Model::check_batch(const Batch& batch) const {
     check(s.first == next && s.count > 0, "slices that cover the batch");
     next += s.count;
     if (s.sequence->broken_)
-      fail(Errc::InvalidArgument, "this sequence's last step failed half-way: clear it before it is used again");
+      fail(Errc::InvalidArgument, "this sequence's last step failed half-way; it cannot be continued");
     if (s.count > s.sequence->capacity() - s.sequence->position())
       fail(Errc::InvalidArgument, "{} tokens at position {} do not fit in the context of {}", s.count,
            s.sequence->position(), s.sequence->capacity());

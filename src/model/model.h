@@ -11,8 +11,8 @@ class Model {
       : config_(config), weights_(weights), backend_(backend), store_(store) {}
 
   // Evaluates a batch and advances its sequences. logits: [batch.logit_rows.size(), n_vocab].
-  // Throws Error{InvalidArgument} for a token beyond the vocabulary or a sequence that is full; an Error in the
-  // middle (a failed read) leaves the sequences of the batch unusable until they are cleared, and nothing else.
+  // Throws Error{InvalidArgument} for a token beyond the vocabulary or a sequence that is full; an Error in
+  // the middle (a failed read) leaves the sequences of the batch unusable, and nothing else.
   void forward(const Batch& batch, std::span<float> logits, const Tap& tap = {});
 
   const ModelConfig& config() const { return config_; }

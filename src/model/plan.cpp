@@ -8,13 +8,16 @@
 namespace moeflux {
 namespace {
 
-// Activations of one prefill step (the widest stages hold a few rows per token at once), logits, and the program.
+// Activations of one prefill step (the widest stages hold a few rows per token at once), logits, and the
+// program.
 uint64_t overhead(const ModelConfig& m, uint64_t chunk) {
   const AttentionConfig& a = m.attention;
   const uint64_t attention = (a.gated ? 5 : 3) * a.n_heads * a.head_dim + 4 * a.n_kv_heads * a.head_dim;
-  const uint64_t mla = m.attention.n_heads * (m.mla.nope_dim + m.mla.rope_dim + m.mla.value_dim) + m.mla.q_rank;
+  const uint64_t mla =
+      m.attention.n_heads * (m.mla.nope_dim + m.mla.rope_dim + m.mla.value_dim) + m.mla.q_rank;
   const uint64_t delta = m.delta.conv_channels() + 2 * m.delta.value_channels();
-  const uint64_t experts = m.moe.top_k * m.d_model + 2 * std::max({m.moe.width, m.moe.shared_width, m.dense_width});
+  const uint64_t experts =
+      m.moe.top_k * m.d_model + 2 * std::max({m.moe.width, m.moe.shared_width, m.dense_width});
   const uint64_t floats = 4 * m.d_model + std::max({attention, mla, delta, experts});
   return chunk * floats * sizeof(float) + m.n_vocab * sizeof(float) + (32u << 20);
 }
@@ -27,7 +30,8 @@ void add_parameters(const ModelConfig& m, const Manifest& manifest, MemoryPlan& 
   uint64_t sparse = 0;
   for (const LayerConfig& l : m.layers) sparse += l.sparse;
   plan.params_total = resident + sparse * m.moe.n_experts * per_expert;
-  plan.params_active = resident + sparse * m.moe.top_k * per_expert - (m.tied_embeddings ? 0 : m.n_vocab * m.d_model);
+  plan.params_active =
+      resident + sparse * m.moe.top_k * per_expert - (m.tied_embeddings ? 0 : m.n_vocab * m.d_model);
 }
 
 void place_experts(const PlanRequest& r, const Manifest& manifest, MemoryPlan& plan) {
@@ -39,16 +43,16 @@ void place_experts(const PlanRequest& r, const Manifest& manifest, MemoryPlan& p
   plan.ram_slot_bytes = std::min(plan.ram_slot_bytes, plan.expert_bytes);
   plan.host_bytes = checked_add(fixed, plan.ram_slot_bytes, "memory plan");
   const std::string parts = fmt::format("resident weights {}, KV cache for {} tokens {}, overhead {}",
-                                        format_bytes(plan.resident_bytes), plan.ctx, format_bytes(plan.kv_bytes),
-                                        format_bytes(plan.overhead_bytes));
+                                        format_bytes(plan.resident_bytes), plan.ctx,
+                                        format_bytes(plan.kv_bytes), format_bytes(plan.overhead_bytes));
   if (plan.ram_slot_bytes < least)
     fail(Errc::OutOfMemory, "{} of expert slots in RAM are too few: at least {} are needed ({}; {} {})",
          format_bytes(plan.ram_slot_bytes), format_bytes(least), parts,
          r.max_memory && *r.max_memory <= r.available ? "the cap is" : "available are", format_bytes(limit));
   if (plan.host_bytes > limit)
-    fail(Errc::OutOfMemory, "{} are needed ({}, expert slots {}), but {} {}", format_bytes(plan.host_bytes), parts,
-         format_bytes(plan.ram_slot_bytes), r.max_memory && *r.max_memory <= r.available ? "the cap is" : "available are",
-         format_bytes(limit));
+    fail(Errc::OutOfMemory, "{} are needed ({}, expert slots {}), but {} {}", format_bytes(plan.host_bytes),
+         parts, format_bytes(plan.ram_slot_bytes),
+         r.max_memory && *r.max_memory <= r.available ? "the cap is" : "available are", format_bytes(limit));
   const uint64_t cached = plan.vram_slot_bytes + plan.ram_slot_bytes;
   plan.ssd_only_bytes = cached < plan.expert_bytes ? plan.expert_bytes - cached : 0;
 }
@@ -67,7 +71,8 @@ MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const P
   MemoryPlan plan;
   plan.ctx = r.ctx ? r.ctx : std::min(model.max_position, kDefaultContext);
   if (plan.ctx > model.max_position)
-    fail(Errc::InvalidArgument, "a context of {} tokens is more than the model's {}", plan.ctx, model.max_position);
+    fail(Errc::InvalidArgument, "a context of {} tokens is more than the model's {}", plan.ctx,
+         model.max_position);
   plan.expert_bytes = manifest.expert_bytes();
   for (const ExpertLayer& l : manifest.layers) plan.n_experts += l.n_experts();
   const std::map<std::string, TensorClass> classes = tensor_classes(model);
@@ -86,7 +91,8 @@ MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const P
   for (const ExpertLayer& l : manifest.layers)
     if (l.layer < model.n_layers()) plan.token_expert_bytes += model.moe.top_k * l.record_bytes;
   place_experts(r, manifest, plan);
-  const double missing = static_cast<double>(plan.ssd_only_bytes) / static_cast<double>(std::max<uint64_t>(plan.expert_bytes, 1));
+  const double missing = static_cast<double>(plan.ssd_only_bytes) /
+                         static_cast<double>(std::max<uint64_t>(plan.expert_bytes, 1));
   plan.token_missed_bytes = static_cast<uint64_t>(missing * static_cast<double>(plan.token_expert_bytes));
   return plan;
 }

@@ -10,12 +10,12 @@
 namespace moeflux {
 
 struct PlanRequest {
-  std::optional<uint64_t> ram, vram;  // bytes of expert slots; ram absent: what is available
-  uint64_t ctx = 0;                   // 0: the model's own, at most kDefaultContext
+  std::optional<uint64_t> ram, vram;   // bytes of expert slots; ram absent: what is available
+  uint64_t ctx = 0;                    // 0: the model's own, at most kDefaultContext
   std::optional<uint64_t> max_memory;  // cap on the host total
-  uint64_t available = 0;             // memory that can be had
-  uint64_t chunk = 512;               // tokens of a prefill step
-  size_t kv_bytes = 2;                // per KV value
+  uint64_t available = 0;              // memory that can be had
+  uint64_t chunk = 512;                // tokens of a prefill step
+  size_t kv_bytes = 2;                 // per KV value
 };
 
 inline constexpr uint64_t kDefaultContext = 4096;
@@ -24,15 +24,16 @@ struct MemoryPlan {
   uint64_t ctx = 0;
   std::array<uint64_t, kTensorClasses> class_bytes{};  // of the package, experts included
   uint64_t resident_bytes = 0, kv_bytes = 0, overhead_bytes = 0;
-  uint64_t expert_bytes = 0, n_experts = 0;            // all of them
+  uint64_t expert_bytes = 0, n_experts = 0;  // all of them
   uint64_t vram_slot_bytes = 0, ram_slot_bytes = 0, ssd_only_bytes = 0;
-  uint64_t host_bytes = 0;                             // resident + KV + overhead + RAM slots
+  uint64_t host_bytes = 0;                                    // resident + KV + overhead + RAM slots
   uint64_t token_resident_bytes = 0, token_expert_bytes = 0;  // touched per decoded token
-  uint64_t token_missed_bytes = 0;                     // of these, read from SSD with uniform routing
+  uint64_t token_missed_bytes = 0;                            // of these, read from SSD with uniform routing
   uint64_t params_total = 0, params_active = 0;
 };
 
-// Throws Error{OutOfMemory} with the numbers when it cannot fit, Error{InvalidArgument} for a context beyond the model's.
+// Throws Error{OutOfMemory} with the numbers when it cannot fit, Error{InvalidArgument} for a context beyond
+// the model's.
 MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const PlanRequest& request);
 
 // The class of every tensor that a package of this model may have.

@@ -24,7 +24,8 @@ class Builder {
     if (in_mtp_) cls = TensorClass::Mtp;
     specs_.push_back({std::move(name), cls, rows, cols, matrix, may_narrow});
   }
-  void matrix(const std::string& name, TensorClass cls, uint64_t rows, uint64_t cols, bool may_narrow = true) {
+  void matrix(const std::string& name, TensorClass cls, uint64_t rows, uint64_t cols,
+              bool may_narrow = true) {
     add(name, cls, rows, cols, true, may_narrow);
   }
   void vector(const std::string& name, TensorClass cls, uint64_t n, uint64_t rows = 1) {
@@ -139,8 +140,8 @@ class Builder {
 }  // namespace
 
 const char* to_string(TensorClass cls) {
-  constexpr const char* kNames[] = {"embedding", "norms",  "attention", "router",
-                                    "shared experts", "dense mlp", "experts", "head", "mtp"};
+  constexpr const char* kNames[] = {"embedding", "norms",   "attention", "router", "shared experts",
+                                    "dense mlp", "experts", "head",      "mtp"};
   static_assert(std::size(kNames) == kTensorClasses);
   return kNames[static_cast<size_t>(cls)];
 }

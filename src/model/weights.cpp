@@ -19,8 +19,8 @@ SchemaOptions options_of(const Manifest& manifest) {
 
 void match_tensor(const StoredTensor& have, const TensorSpec& want, const std::string& where) {
   if (have.rows != want.rows || have.cols != want.cols)
-    fail(Errc::Corrupt, "{}: {} has shape [{}, {}], config.json makes it [{}, {}]", where, have.name, have.rows,
-         have.cols, want.rows, want.cols);
+    fail(Errc::Corrupt, "{}: {} has shape [{}, {}], config.json makes it [{}, {}]", where, have.name,
+         have.rows, have.cols, want.rows, want.cols);
   if (have.tiled != want.matrix)
     fail(Errc::Corrupt, "{}: {} is stored as {}, want {}", where, have.name,
          have.tiled ? to_string(have.format) : "plain-f32", want.matrix ? "a matrix in tiles" : "plain-f32");
@@ -73,7 +73,8 @@ class Binder {
   }
 
   LayerWeights layer(uint64_t l) {
-    const std::string p = layer_prefix(model_, l), a = p + "self_attn.", d = p + "linear_attn.", m = p + "mlp.";
+    const std::string p = layer_prefix(model_, l), a = p + "self_attn.", d = p + "linear_attn.",
+                      m = p + "mlp.";
     LayerWeights w;
     w.index = l;
     w.config = &model_.layers[l];
@@ -83,13 +84,14 @@ class Binder {
       w.attention = {linear(a + "q_proj"), linear(a + "k_proj"), linear(a + "v_proj"), linear(a + "o_proj"),
                      vector(a + "q_norm"), vector(a + "k_norm"), vector(a + "sinks")};
     if (w.config->mixer == Mixer::Mla)
-      w.mla = {linear(a + "q_a_proj"), linear(a + "q_b_proj"), linear(a + "kv_a_proj"), linear(a + "o_proj"),
-               vector(a + "q_a_layernorm"), vector(a + "kv_a_layernorm"), matrix(a + "q_proj"),
-               matrix(a + "k_up"), matrix(a + "k_up_t"), matrix(a + "v_up")};
+      w.mla = {linear(a + "q_a_proj"), linear(a + "q_b_proj"),      linear(a + "kv_a_proj"),
+               linear(a + "o_proj"),   vector(a + "q_a_layernorm"), vector(a + "kv_a_layernorm"),
+               matrix(a + "q_proj"),   matrix(a + "k_up"),          matrix(a + "k_up_t"),
+               matrix(a + "v_up")};
     if (w.config->mixer == Mixer::DeltaNet)
       w.delta = {matrix(d + "in_proj_qkv"), matrix(d + "in_proj_z"), matrix(d + "in_proj_b"),
-                 matrix(d + "in_proj_a"), matrix(d + "out_proj"), vector(d + "conv1d"), vector(d + "A_log"),
-                 vector(d + "dt_bias"), vector(d + "norm")};
+                 matrix(d + "in_proj_a"),   matrix(d + "out_proj"),  vector(d + "conv1d"),
+                 vector(d + "A_log"),       vector(d + "dt_bias"),   vector(d + "norm")};
     if (!w.config->sparse) {
       w.dense = mlp(m);
       return w;
@@ -131,11 +133,12 @@ void match_schema(const Manifest& manifest, const ModelConfig& model, const std:
     match_layer(*layer, parts, model, where);
   }
   if (manifest.layers.size() != layers.size())
-    fail(Errc::Corrupt, "{}: experts for {} layers, config.json has {} with experts", where, manifest.layers.size(),
-         layers.size());
+    fail(Errc::Corrupt, "{}: experts for {} layers, config.json has {} with experts", where,
+         manifest.layers.size(), layers.size());
 }
 
-ModelWeights bind_weights(const ModelConfig& model, const Manifest& manifest, const ResidentWeights& resident) {
+ModelWeights bind_weights(const ModelConfig& model, const Manifest& manifest,
+                          const ResidentWeights& resident) {
   return Binder(model, manifest, resident).bind();
 }
 

@@ -26,14 +26,14 @@ struct AttentionWeights {
 struct MlaWeights {
   Linear q_a, q_b, kv_a, o;
   Vector q_a_norm, kv_a_norm;
-  MatrixView q;                // in place of q_a and q_b where there is no q rank
-  MatrixView k_up, k_up_t;     // one of the two: [heads * nope_dim, kv_rank] or [heads * kv_rank, nope_dim]
-  MatrixView v_up;             // [heads * value_dim, kv_rank]
+  MatrixView q;             // in place of q_a and q_b where there is no q rank
+  MatrixView k_up, k_up_t;  // one of the two: [heads * nope_dim, kv_rank] or [heads * kv_rank, nope_dim]
+  MatrixView v_up;          // [heads * value_dim, kv_rank]
 };
 
 struct DeltaWeights {
   MatrixView qkv, z, b, a, out;
-  Vector conv;                 // [channels, conv_width]
+  Vector conv;  // [channels, conv_width]
   Vector a_log, dt_bias, norm;
 };
 
@@ -48,10 +48,10 @@ struct LayerWeights {
   AttentionWeights attention;  // of the three, the one that config->mixer names is filled
   MlaWeights mla;
   DeltaWeights delta;
-  MlpWeights dense;            // where not config->sparse
+  MlpWeights dense;  // where not config->sparse
   Linear router;
   Vector score_bias;
-  MlpWeights shared;           // where there is a shared expert
+  MlpWeights shared;  // where there is a shared expert
   MatrixView shared_gate;
 };
 
@@ -61,10 +61,12 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
 };
 
-// Checks the package against the schema of its config: every tensor, its shape, and that matrices are matrices.
+// Checks the package against the schema of its config: every tensor, its shape, and that matrices are
+// matrices.
 void match_schema(const Manifest& manifest, const ModelConfig& model, const std::string& where);
 
-ModelWeights bind_weights(const ModelConfig& model, const Manifest& manifest, const ResidentWeights& resident);
+ModelWeights bind_weights(const ModelConfig& model, const Manifest& manifest,
+                          const ResidentWeights& resident);
 
 // The three matrices of an expert inside its record.
 MlpWeights bind_expert(const ExpertLayer& layer, std::span<const std::byte> record);

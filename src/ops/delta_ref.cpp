@@ -22,15 +22,16 @@ void fold_block(const DeltaHead& h) {
     const float factor = std::exp(last - h.decay[t]);
     for (size_t i = 0; i < h.key_dim; ++i) {
       const float k = factor * h.keys[t * h.key_dim + i];
-      for (size_t j = 0; j < h.value_dim; ++j) h.state[i * h.value_dim + j] += k * h.values[t * h.value_dim + j];
+      for (size_t j = 0; j < h.value_dim; ++j)
+        h.state[i * h.value_dim + j] += k * h.values[t * h.value_dim + j];
     }
   }
 }
 
 }  // namespace
 
-void delta_step_ref(const DeltaHead& h, size_t index, const float* q, const float* k, const float* v, float beta,
-                    float g, float* out) {
+void delta_step_ref(const DeltaHead& h, size_t index, const float* q, const float* k, const float* v,
+                    float beta, float g, float* out) {
   const float total = index > 0 ? h.decay[index - 1] + g : g;
   h.decay[index] = total;
   float* own_key = h.keys + index * h.key_dim;

@@ -1,11 +1,14 @@
 // Matrix times vectors, y[t][r] = sum_c w[r][c] * x[t][c], in the two precisions that every backend has.
 //
-// exact: weights decoded to float, float activations. Sixteen partial sums (columns congruent mod 16, ascending),
+// exact: weights decoded to float, float activations. Sixteen partial sums (columns congruent mod 16,
+// ascending),
 //   then a tree of halves: the order depends on the width only, never on how many vectors there are.
-// fast:  for affine and mxfp4 weights the activations are int8 per 64 columns and every product within a group is
+// fast:  for affine and mxfp4 weights the activations are int8 per 64 columns and every product within a
+// group is
 //   an exact integer, so the result has the same bits on every machine:
-//     activations   m = max|x|, xs = m/127, q = round_to_even(x * (127/m)); xb of a sub-group = xs * float(sum q)
-//     c[0..7] = 0; for each 64-column span s = 0,1,..; for each weight group of it (one, or two of 32 columns):
+//     activations   m = max|x|, xs = m/127, q = round_to_even(x * (127/m)); xb of a sub-group = xs *
+//     float(sum q) c[0..7] = 0; for each 64-column span s = 0,1,..; for each weight group of it (one, or two
+//     of 32 columns):
 //       I = sum code * q                                (exact: |I| < 2^24)
 //       c[s & 7] = fma(scale * xs, float(I), c[s & 7])  (product rounded first)
 //       c[s & 7] = fma(bias, xb, c[s & 7])              (affine only)
@@ -24,19 +27,19 @@ namespace moeflux {
 
 float dot(const float* a, const float* b, size_t n);
 
-// n vectors of m.cols floats, x_stride apart; rows [first, first + count) of m; out[t * out_stride + i] for row
-// first + i. out must not overlap x.
-void linear_exact_ref(const MatrixView& m, size_t first, size_t count, const float* x, size_t n, size_t x_stride,
-                      float* out, size_t out_stride);
-void linear_fast_ref(const MatrixView& m, size_t first, size_t count, const float* x, size_t n, size_t x_stride,
-                     float* out, size_t out_stride);
+// n vectors of m.cols floats, x_stride apart; rows [first, first + count) of m; out[t * out_stride + i] for
+// row first + i. out must not overlap x.
+void linear_exact_ref(const MatrixView& m, size_t first, size_t count, const float* x, size_t n,
+                      size_t x_stride, float* out, size_t out_stride);
+void linear_fast_ref(const MatrixView& m, size_t first, size_t count, const float* x, size_t n,
+                     size_t x_stride, float* out, size_t out_stride);
 
 // out[c] = sum_r m[first + r][c] * x[r], r ascending: the transposed product, for MLA's absorbed keys.
 void linear_transposed_ref(const MatrixView& m, size_t first, size_t count, const float* x, float* out);
 
 struct QuantisedVector {
-  std::vector<int8_t> q;         // padded with zeros to a multiple of 64
-  std::vector<float> scale;      // per 64 columns
+  std::vector<int8_t> q;     // padded with zeros to a multiple of 64
+  std::vector<float> scale;  // per 64 columns
 };
 QuantisedVector quantise_vector(std::span<const float> x);
 

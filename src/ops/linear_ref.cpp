@@ -7,11 +7,13 @@
 namespace moeflux {
 namespace {
 
-bool has_integer_codes(const MatrixFormat& f) { return f.is_affine() || f.type == MatrixType::Mxfp4; }
+bool has_integer_codes(const MatrixFormat& f) {
+  return f.is_affine() || f.type == MatrixType::Mxfp4;
+}
 
 // Codes, scales and biases of one row, spread out so that the products below read like the contract.
 struct RowCodes {
-  std::vector<int16_t> code;      // per column, padded to 64
+  std::vector<int16_t> code;       // per column, padded to 64
   std::vector<float> scale, bias;  // per group of `group` columns
 
   RowCodes(const MatrixView& m, size_t row) : code((m.cols + 63) / 64 * 64, 0) {
@@ -60,8 +62,8 @@ float dot(const float* a, const float* b, size_t n) {
   return sum[0];
 }
 
-void linear_exact_ref(const MatrixView& m, size_t first, size_t count, const float* x, size_t n, size_t x_stride,
-                      float* out, size_t out_stride) {
+void linear_exact_ref(const MatrixView& m, size_t first, size_t count, const float* x, size_t n,
+                      size_t x_stride, float* out, size_t out_stride) {
   std::vector<float> row(m.cols);
   for (size_t i = 0; i < count; ++i) {
     dequantise_row(m, first + i, row.data());
@@ -84,10 +86,9 @@ QuantisedVector quantise_vector(std::span<const float> x) {
   return v;
 }
 
-void linear_fast_ref(const MatrixView& m, size_t first, size_t count, const float* x, size_t n, size_t x_stride,
-                     float* out, size_t out_stride) {
-  if (!has_integer_codes(m.format))
-    return linear_exact_ref(m, first, count, x, n, x_stride, out, out_stride);
+void linear_fast_ref(const MatrixView& m, size_t first, size_t count, const float* x, size_t n,
+                     size_t x_stride, float* out, size_t out_stride) {
+  if (!has_integer_codes(m.format)) return linear_exact_ref(m, first, count, x, n, x_stride, out, out_stride);
   std::vector<QuantisedVector> quantised;
   for (size_t t = 0; t < n; ++t) quantised.push_back(quantise_vector({x + t * x_stride, m.cols}));
   for (size_t i = 0; i < count; ++i) {

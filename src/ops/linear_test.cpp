@@ -16,7 +16,8 @@ float noise(uint32_t& state) {  // uniform in [-1, 1), from integers only
 }
 
 struct TestMatrix {
-  TestMatrix(const MatrixFormat& f, size_t rows, size_t cols, uint32_t seed) : bytes(matrix_bytes(f, rows, cols)) {
+  TestMatrix(const MatrixFormat& f, size_t rows, size_t cols, uint32_t seed)
+      : bytes(matrix_bytes(f, rows, cols)) {
     view = {bytes.data(), f, rows, cols};
     const size_t tiles = bytes.size() / f.tile_bytes();
     for (size_t t = 0; t < tiles; ++t) {
@@ -37,7 +38,8 @@ struct TestMatrix {
         std::byte* at = tile + f.tile_code_bytes() + i * f.scale_bytes();
         if (f.scale == ScaleType::E8m0) *at = std::byte(120 + (seed >> 30));
         if (f.scale == ScaleType::F32) std::memcpy(at, &s, 4);
-        if (f.scale == ScaleType::Bf16) std::memcpy(at, &hs, 2), std::memcpy(at + f.tile_scale_bytes(), &hb, 2);
+        if (f.scale == ScaleType::Bf16)
+          std::memcpy(at, &hs, 2), std::memcpy(at + f.tile_scale_bytes(), &hb, 2);
       }
     }
   }
@@ -45,9 +47,10 @@ struct TestMatrix {
   MatrixView view;
 };
 
-const MatrixFormat kFormats[] = {MatrixFormat::affine(4, 32), MatrixFormat::affine(4, 64), MatrixFormat::affine(4, 128),
-                                 MatrixFormat::affine(8, 32), MatrixFormat::affine(8, 64), MatrixFormat::affine(8, 128),
-                                 MatrixFormat::mxfp4(),       MatrixFormat::fp8(),         MatrixFormat::plain(MatrixType::Bf16)};
+const MatrixFormat kFormats[] = {
+    MatrixFormat::affine(4, 32), MatrixFormat::affine(4, 64), MatrixFormat::affine(4, 128),
+    MatrixFormat::affine(8, 32), MatrixFormat::affine(8, 64), MatrixFormat::affine(8, 128),
+    MatrixFormat::mxfp4(),       MatrixFormat::fp8(),         MatrixFormat::plain(MatrixType::Bf16)};
 
 TEST(Linear, ExactIsTheSumOfDecodedProducts) {
   for (const MatrixFormat& f : kFormats)
@@ -62,7 +65,8 @@ TEST(Linear, ExactIsTheSumOfDecodedProducts) {
         for (size_t r = 0; r < 19; ++r) {
           dequantise_row(m.view, r, row.data());
           double want = 0, size = 0;
-          for (size_t c = 0; c < cols; ++c) want += double{row[c]} * x[t * cols + c], size += std::fabs(double{row[c]} * x[t * cols + c]);
+          for (size_t c = 0; c < cols; ++c)
+            want += double{row[c]} * x[t * cols + c], size += std::fabs(double{row[c]} * x[t * cols + c]);
           EXPECT_NEAR(y[t * 19 + r], want, 1e-6 * size) << to_string(f) << " " << cols;
         }
     }

@@ -55,9 +55,16 @@ TEST(Pointwise, RopeLeavesTheRestAloneAndTurnsBothLayoutsAlike) {
 }
 
 TEST(Router, GroupedSigmoid) {
-  const std::vector<float> logits = {0.2f, -1, 1.5f, 0, -0.3f, 2, 0.9f, -2}, bias = {0.05f, 0, -0.6f, 0.3f, 0, -0.1f, 0.2f, 0.5f};
-  const RouterRule rule{.kind = RouterRule::Sigmoid, .top_k = 3, .n_groups = 4, .top_groups = 2, .norm = true,
-                        .norm_eps = 1e-20f, .scaling = 2.5f, .score_bias = bias};
+  const std::vector<float> logits = {0.2f, -1, 1.5f, 0, -0.3f, 2, 0.9f, -2},
+                           bias = {0.05f, 0, -0.6f, 0.3f, 0, -0.1f, 0.2f, 0.5f};
+  const RouterRule rule{.kind = RouterRule::Sigmoid,
+                        .top_k = 3,
+                        .n_groups = 4,
+                        .top_groups = 2,
+                        .norm = true,
+                        .norm_eps = 1e-20f,
+                        .scaling = 2.5f,
+                        .score_bias = bias};
   uint32_t ids[3];
   float weights[3];
   route_ref(rule, logits, ids, weights);
@@ -71,7 +78,8 @@ TEST(Router, GroupedSigmoid) {
 
 TEST(Router, NegativeChosenScoresStayInTheirGroups) {  // experts outside the kept groups never win
   const std::vector<float> logits = {-9, -9, 5, 5}, bias = {-3, -3, -30, -30};
-  const RouterRule rule{.kind = RouterRule::Sigmoid, .top_k = 2, .n_groups = 2, .top_groups = 1, .score_bias = bias};
+  const RouterRule rule{
+      .kind = RouterRule::Sigmoid, .top_k = 2, .n_groups = 2, .top_groups = 1, .score_bias = bias};
   uint32_t ids[2];
   float weights[2];
   route_ref(rule, logits, ids, weights);
@@ -100,7 +108,8 @@ TEST(Router, TopkSoftmaxNormalisesOverTheChosen) {
 }
 
 struct DeltaFixture {
-  DeltaFixture(size_t dk, size_t dv) : state(dk * dv), keys(kDeltaBlock * dk), values(kDeltaBlock * dv), decay(kDeltaBlock) {
+  DeltaFixture(size_t dk, size_t dv)
+      : state(dk * dv), keys(kDeltaBlock * dk), values(kDeltaBlock * dv), decay(kDeltaBlock) {
     head = {dk, dv, state.data(), keys.data(), values.data(), decay.data()};
   }
   std::vector<float> state, keys, values, decay;
@@ -109,12 +118,15 @@ struct DeltaFixture {
 
 TEST(Delta, KnownValues) {
   DeltaFixture f(2, 2);
-  const float q[][2] = {{1, 2}, {-1, 0.5f}, {0.2f, 0.2f}}, k[][2] = {{0.5f, -1}, {2, 1}, {1, -1}}, v[][2] = {{1, 0}, {-0.5f, 2}, {0.25f, 0.75f}};
-  const float beta[] = {0.574442517f, 0.331812228f, 0.817574476f}, g[] = {-1.023785093f, -2.105345190f, -0.165212685f};
+  const float q[][2] = {{1, 2}, {-1, 0.5f}, {0.2f, 0.2f}}, k[][2] = {{0.5f, -1}, {2, 1}, {1, -1}},
+              v[][2] = {{1, 0}, {-0.5f, 2}, {0.25f, 0.75f}};
+  const float beta[] = {0.574442517f, 0.331812228f, 0.817574476f},
+              g[] = {-1.023785093f, -2.105345190f, -0.165212685f};
   const double want[][2] = {{-0.243715198, 0}, {0.030807455, -0.281551871}, {-0.107607023, 0.377376562}};
   for (size_t t = 0; t < 3; ++t) {
     float qn[2], kn[2], out[2];
-    const float lq = std::sqrt(q[t][0] * q[t][0] + q[t][1] * q[t][1] + 1e-6f), lk = std::sqrt(k[t][0] * k[t][0] + k[t][1] * k[t][1] + 1e-6f);
+    const float lq = std::sqrt(q[t][0] * q[t][0] + q[t][1] * q[t][1] + 1e-6f),
+                lk = std::sqrt(k[t][0] * k[t][0] + k[t][1] * k[t][1] + 1e-6f);
     for (int i = 0; i < 2; ++i) qn[i] = q[t][i] / lq / std::sqrt(2.0f), kn[i] = k[t][i] / lk;
     delta_step_ref(f.head, t, qn, kn, v[t], beta[t], g[t], out);
     EXPECT_NEAR(out[0], want[t][0], 2e-6);

@@ -20,7 +20,8 @@ struct RouterRule {
 
 // logits [E] -> ids and weights [top_k], best first.
 //   Softmax       scores = softmax over all;  TopkSoftmax  softmax over the chosen logits only
-//   Sigmoid       scores = sigmoid; chosen by score + bias, among the top_groups best of n_groups blocks of experts
+//   Sigmoid       scores = sigmoid; chosen by score + bias, among the top_groups best of n_groups blocks of
+//   experts
 //                 (a group's score: the sum of its two best)
 // then, where `norm`, divided by (their sum + norm_eps); last, times scaling.
 void route_ref(const RouterRule& rule, std::span<const float> logits, uint32_t* ids, float* weights);

@@ -22,7 +22,8 @@ void keep_best_groups(const RouterRule& rule, std::vector<float>& choice) {
   top_k_ref(score, rule.top_groups, kept.data());
   for (size_t g = 0; g < rule.n_groups; ++g)
     if (std::ranges::find(kept, g) == kept.end())
-      std::fill_n(choice.begin() + static_cast<ptrdiff_t>(g * size), size, -std::numeric_limits<float>::infinity());
+      std::fill_n(choice.begin() + static_cast<ptrdiff_t>(g * size), size,
+                  -std::numeric_limits<float>::infinity());
 }
 
 }  // namespace

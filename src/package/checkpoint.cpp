@@ -30,7 +30,9 @@ std::set<std::string> shards_of_index(const fs::path& path, std::map<std::string
 
 }  // namespace
 
-bool is_package(const fs::path& folder) { return fs::exists(folder / "moeflux.json"); }
+bool is_package(const fs::path& folder) {
+  return fs::exists(folder / "moeflux.json");
+}
 
 bool is_checkpoint(const fs::path& folder) {
   return fs::exists(folder / "config.json") &&
@@ -50,8 +52,8 @@ Checkpoint::Checkpoint(const fs::path& folder, const fs::path& consumed) : folde
   for (const auto& [tensor, shard] : weight_map) {
     const CheckpointTensor* found = find(tensor);
     if (!found || shards_[found->shard].name != shard)
-      fail(Errc::Corrupt, "{}: {} says that tensor {} is in {}, which does not have it", folder.string(), kIndex,
-           tensor, shard);
+      fail(Errc::Corrupt, "{}: {} says that tensor {} is in {}, which does not have it", folder.string(),
+           kIndex, tensor, shard);
   }
 }
 
@@ -94,7 +96,8 @@ uint64_t Checkpoint::bytes() const {
 
 void Checkpoint::read(const CheckpointTensor& tensor, uint64_t offset, std::span<std::byte> into) const {
   const Shard& shard = shards_[tensor.shard];
-  if (!shard.file) fail(Errc::NotFound, "{}: shard {} was deleted after conversion", folder_.string(), shard.name);
+  if (!shard.file)
+    fail(Errc::NotFound, "{}: shard {} was deleted after conversion", folder_.string(), shard.name);
   check(offset + into.size() <= tensor.info.bytes(), "read inside the tensor");
   shard.file->read_at(tensor.info.begin + offset, into);
 }

@@ -15,7 +15,7 @@ struct Shard {
   std::string name;
   std::optional<File> file;  // empty: consumed by an earlier, interrupted conversion
   uint64_t bytes = 0;
-  std::string header;        // as read_safetensors_header gives it
+  std::string header;  // as read_safetensors_header gives it
 };
 
 struct CheckpointTensor {
@@ -25,7 +25,8 @@ struct CheckpointTensor {
 
 class Checkpoint {
  public:
-  // `consumed`: a folder with the headers of shards that a conversion with --consume has deleted (see convert.h).
+  // `consumed`: a folder with the headers of shards that a conversion with --consume has deleted (see
+  // convert.h).
   explicit Checkpoint(const fs::path& folder, const fs::path& consumed = {});
 
   const fs::path& folder() const { return folder_; }

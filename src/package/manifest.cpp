@@ -13,7 +13,8 @@ namespace {
 constexpr uint64_t kMaxDim = 1ull << 40;
 
 Json tensor_to_json(const StoredTensor& t) {
-  return {{"name", t.name}, {"format", t.tiled ? to_string(t.format) : "plain-f32"}, {"shape", {t.rows, t.cols}}};
+  return {
+      {"name", t.name}, {"format", t.tiled ? to_string(t.format) : "plain-f32"}, {"shape", {t.rows, t.cols}}};
 }
 
 StoredTensor tensor_from_json(const Json& json, const std::string& list) {
@@ -98,8 +99,11 @@ const ExpertLayer* Manifest::find_layer(uint64_t layer) const {
 }
 
 std::string write_manifest(const Manifest& m) {
-  Json json = {{"format", "moeflux-package"}, {"version", kPackageVersion}, {"family", m.family},
-               {"source", m.source},          {"quantisation_error", m.error}};
+  Json json = {{"format", "moeflux-package"},
+               {"version", kPackageVersion},
+               {"family", m.family},
+               {"source", m.source},
+               {"quantisation_error", m.error}};
   Json resident = Json::array(), experts = Json::array();
   for (const ResidentTensor& r : m.resident) {
     Json entry = tensor_to_json(r.tensor);
@@ -110,8 +114,11 @@ std::string write_manifest(const Manifest& m) {
     Json parts = Json::array(), sums = Json::array();
     for (const StoredTensor& p : l.parts) parts.push_back(tensor_to_json(p));
     for (const uint64_t sum : l.xxh3) sums.push_back(to_hex(sum));
-    experts.push_back(
-        {{"layer", l.layer}, {"file", l.file}, {"record_bytes", l.record_bytes}, {"parts", parts}, {"xxh3", sums}});
+    experts.push_back({{"layer", l.layer},
+                       {"file", l.file},
+                       {"record_bytes", l.record_bytes},
+                       {"parts", parts},
+                       {"xxh3", sums}});
   }
   json["resident"] = std::move(resident);
   json["experts"] = std::move(experts);

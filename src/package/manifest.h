@@ -18,10 +18,10 @@ inline constexpr uint64_t kTensorAlignment = 64;    // of tensors inside a recor
 struct StoredTensor {
   std::string name;
   bool tiled = false;
-  MatrixFormat format;      // of a tiled one
+  MatrixFormat format;  // of a tiled one
   uint64_t rows = 0, cols = 0;
-  uint64_t offset = 0;      // in its file or record
-  uint64_t bytes = 0;       // without padding
+  uint64_t offset = 0;  // in its file or record
+  uint64_t bytes = 0;   // without padding
 };
 
 uint64_t stored_bytes(const StoredTensor& tensor);  // what `bytes` must be, from format and shape
@@ -33,7 +33,7 @@ struct ResidentTensor {
 
 struct ExpertLayer {
   uint64_t layer = 0;
-  std::string file;         // relative to the package
+  std::string file;           // relative to the package
   uint64_t record_bytes = 0;  // padded to kRecordAlignment
   std::vector<StoredTensor> parts;
   std::vector<uint64_t> xxh3;  // one per expert, over the whole padded record
@@ -42,9 +42,9 @@ struct ExpertLayer {
 
 struct Manifest {
   std::string family;
-  std::string source;       // what it was made from, in words
+  std::string source;  // what it was made from, in words
   std::vector<ResidentTensor> resident;
-  std::vector<ExpertLayer> layers;  // ascending
+  std::vector<ExpertLayer> layers;      // ascending
   std::map<std::string, double> error;  // relative RMS error of quantisation per tensor class
 
   uint64_t resident_bytes() const;

@@ -16,7 +16,8 @@ constexpr uint64_t kMaxManifestBytes = 1u << 30, kMaxConfigBytes = 64u << 20;
 std::string package_file(const fs::path& folder, const char* name, uint64_t most) {
   if (!fs::is_directory(folder)) fail(Errc::NotFound, "{}: no such folder", folder.string());
   if (!fs::exists(folder / name))
-    fail(Errc::NotFound, "{}: no {} there: not a moeflux package (moeflux convert makes one)", folder.string(), name);
+    fail(Errc::NotFound, "{}: no {} there: not a moeflux package (moeflux convert makes one)",
+         folder.string(), name);
   return read_text(folder / name, most);
 }
 
@@ -61,7 +62,8 @@ void Package::match_resident_table() {
     fail(Errc::Corrupt, "{}: tensor {} is not in the manifest", where, table.begin()->first);
 }
 
-void Package::read_record(const ExpertLayer& layer, uint64_t expert, std::span<std::byte> into, bool check_sum) const {
+void Package::read_record(const ExpertLayer& layer, uint64_t expert, std::span<std::byte> into,
+                          bool check_sum) const {
   check(expert < layer.n_experts() && into.size() == layer.record_bytes, "one record of the layer");
   const File& file = experts_.at(layer.layer);
   file.read_at(expert * layer.record_bytes, into);
@@ -77,7 +79,8 @@ void Package::read_resident(const ResidentTensor& r, std::span<std::byte> into) 
   resident_.read_at(r.tensor.offset, exact);
   if (xxh3(exact) != r.xxh3)
     fail(Errc::Corrupt, "{}: tensor {} (bytes {}..{}) has checksum {}, want {}", resident_.path().string(),
-         r.tensor.name, r.tensor.offset, r.tensor.offset + r.tensor.bytes, to_hex(xxh3(exact)), to_hex(r.xxh3));
+         r.tensor.name, r.tensor.offset, r.tensor.offset + r.tensor.bytes, to_hex(xxh3(exact)),
+         to_hex(r.xxh3));
 }
 
 ResidentWeights::ResidentWeights(const Package& package, size_t threads)

@@ -1,5 +1,5 @@
-// An open package: its files checked against its manifest. Resident tensors are loaded and verified on demand;
-// expert records are read one at a time. Thread-safe for reading once constructed.
+// An open package: its files checked against its manifest. Resident tensors are loaded and verified on
+// demand; expert records are read one at a time. Thread-safe for reading once constructed.
 #pragma once
 
 #include <map>

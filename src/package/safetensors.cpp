@@ -16,12 +16,12 @@ constexpr struct {
   const char* name;
   size_t bits;
 } kTypes[] = {
-    {DType::F64, "F64", 64},         {DType::F32, "F32", 32},         {DType::F16, "F16", 16},
-    {DType::BF16, "BF16", 16},       {DType::I64, "I64", 64},         {DType::I32, "I32", 32},
-    {DType::I16, "I16", 16},         {DType::I8, "I8", 8},            {DType::U64, "U64", 64},
-    {DType::U32, "U32", 32},         {DType::U16, "U16", 16},         {DType::U8, "U8", 8},
-    {DType::Bool, "BOOL", 8},        {DType::F8E4M3, "F8_E4M3", 8},   {DType::F8E5M2, "F8_E5M2", 8},
-    {DType::F8E8M0, "F8_E8M0", 8},   {DType::F4, "F4", 4},
+    {DType::F64, "F64", 64},       {DType::F32, "F32", 32},       {DType::F16, "F16", 16},
+    {DType::BF16, "BF16", 16},     {DType::I64, "I64", 64},       {DType::I32, "I32", 32},
+    {DType::I16, "I16", 16},       {DType::I8, "I8", 8},          {DType::U64, "U64", 64},
+    {DType::U32, "U32", 32},       {DType::U16, "U16", 16},       {DType::U8, "U8", 8},
+    {DType::Bool, "BOOL", 8},      {DType::F8E4M3, "F8_E4M3", 8}, {DType::F8E5M2, "F8_E5M2", 8},
+    {DType::F8E8M0, "F8_E8M0", 8}, {DType::F4, "F4", 4},
 };
 
 const Json& member(const Json& entry, const char* key, const std::string& where) {
@@ -47,7 +47,8 @@ TensorInfo parse_entry(const std::string& name, const Json& entry, uint64_t data
   info.type = known->type;
 
   const Json& shape = member(entry, "shape", where);
-  if (!shape.is_array() || shape.size() > 8) fail(Errc::Corrupt, "{}: shape {} is not a list", where, shape.dump());
+  if (!shape.is_array() || shape.size() > 8)
+    fail(Errc::Corrupt, "{}: shape {} is not a list", where, shape.dump());
   for (const Json& d : shape) info.shape.push_back(whole(d, where + ": shape"));
 
   const Json& offsets = member(entry, "data_offsets", where);
@@ -56,13 +57,14 @@ TensorInfo parse_entry(const std::string& name, const Json& entry, uint64_t data
   const uint64_t begin = whole(offsets[0], where + ": data_offsets");
   const uint64_t end = whole(offsets[1], where + ": data_offsets");
   uint64_t bits = known->bits;
-  for (const uint64_t d : info.shape) bits = checked_mul(bits, d, where + ": shape " + shape_text(info.shape));
+  for (const uint64_t d : info.shape)
+    bits = checked_mul(bits, d, where + ": shape " + shape_text(info.shape));
   if (begin > end || end - begin != ceil_div(bits, 8))
     fail(Errc::Corrupt, "{}: shape {} of {} needs {} bytes, its range {}..{} has {}", where,
          shape_text(info.shape), known->name, ceil_div(bits, 8), begin, end, begin > end ? 0 : end - begin);
   if (end > file_bytes - data_start)
-    fail(Errc::Corrupt, "{}: needs bytes {}..{} of the data, but the file has {} after its header", where, begin,
-         end, file_bytes - data_start);
+    fail(Errc::Corrupt, "{}: needs bytes {}..{} of the data, but the file has {} after its header", where,
+         begin, end, file_bytes - data_start);
   info.begin = data_start + begin;
   info.end = data_start + end;
   return info;
@@ -75,14 +77,18 @@ void refuse_overlaps(const std::vector<TensorInfo>& tensors, const std::string& 
   std::ranges::sort(order, {}, &TensorInfo::begin);
   for (size_t i = 1; i < order.size(); ++i)
     if (order[i]->begin < order[i - 1]->end)
-      fail(Errc::Corrupt, "{}: tensors {} (to byte {}) and {} (from byte {}) overlap", file, order[i - 1]->name,
-           order[i - 1]->end, order[i]->name, order[i]->begin);
+      fail(Errc::Corrupt, "{}: tensors {} (to byte {}) and {} (from byte {}) overlap", file,
+           order[i - 1]->name, order[i - 1]->end, order[i]->name, order[i]->begin);
 }
 
 }  // namespace
 
-const char* to_string(DType type) { return kTypes[static_cast<size_t>(type)].name; }
-size_t bits_of(DType type) { return kTypes[static_cast<size_t>(type)].bits; }
+const char* to_string(DType type) {
+  return kTypes[static_cast<size_t>(type)].name;
+}
+size_t bits_of(DType type) {
+  return kTypes[static_cast<size_t>(type)].bits;
+}
 
 uint64_t TensorInfo::elements() const {
   uint64_t n = 1;
@@ -103,7 +109,8 @@ std::string read_safetensors_header(const File& file) {
   uint64_t n = 0;
   file.read_at(0, std::as_writable_bytes(std::span(&n, 1)));
   if (n > file_bytes - 8)
-    fail(Errc::Corrupt, "{}: its header claims {} bytes, the file has {}", file.path().string(), n, file_bytes);
+    fail(Errc::Corrupt, "{}: its header claims {} bytes, the file has {}", file.path().string(), n,
+         file_bytes);
   if (n > kMaxHeaderBytes)
     fail(Errc::Corrupt, "{}: its header claims {} bytes, more than the limit of {}", file.path().string(), n,
          kMaxHeaderBytes);

@@ -1,5 +1,6 @@
-// The safetensors container: a JSON table of tensors in front of their bytes. Reading validates everything in the
-// table (ranges, sizes, overlaps) before any of it is used; data may start at any offset and need not be aligned.
+// The safetensors container: a JSON table of tensors in front of their bytes. Reading validates everything in
+// the table (ranges, sizes, overlaps) before any of it is used; data may start at any offset and need not be
+// aligned.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,25 @@
 
 namespace moeflux {
 
-enum class DType : uint8_t { F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, Bool, F8E4M3, F8E5M2, F8E8M0, F4 };
+enum class DType : uint8_t {
+  F64,
+  F32,
+  F16,
+  BF16,
+  I64,
+  I32,
+  I16,
+  I8,
+  U64,
+  U32,
+  U16,
+  U8,
+  Bool,
+  F8E4M3,
+  F8E5M2,
+  F8E8M0,
+  F4
+};
 
 const char* to_string(DType type);
 size_t bits_of(DType type);
@@ -36,8 +55,8 @@ std::vector<TensorInfo> parse_safetensors_table(std::string_view header, uint64_
 // The length and JSON of a file's header, as parse_safetensors_table takes it.
 std::string read_safetensors_header(const File& file);
 
-// Lays tensors out in the given order without gaps and sets begin and end; returns the header, padded with spaces
-// so that data start at a multiple of `alignment`.
+// Lays tensors out in the given order without gaps and sets begin and end; returns the header, padded with
+// spaces so that data start at a multiple of `alignment`.
 std::string make_safetensors_header(std::vector<TensorInfo>& tensors, uint64_t alignment);
 
 }  // namespace moeflux

@@ -21,29 +21,35 @@ struct ExpertStore::SlotClass {
   std::map<ExpertKey, std::list<Slot>::iterator> where;
 };
 
-ExpertStore::Lease::Lease(Slot& slot) noexcept : slot_(&slot) { ++slot.pins; }
+ExpertStore::Lease::Lease(Slot& slot) noexcept : slot_(&slot) {
+  ++slot.pins;
+}
 ExpertStore::Lease::Lease(Lease&& o) noexcept : slot_(std::exchange(o.slot_, nullptr)) {}
 ExpertStore::Lease::~Lease() {
   if (slot_) --slot_->pins;
 }
-std::span<const std::byte> ExpertStore::Lease::bytes() const noexcept { return slot_->buffer.bytes(); }
+std::span<const std::byte> ExpertStore::Lease::bytes() const noexcept {
+  return slot_->buffer.bytes();
+}
 
 ExpertStore::ExpertStore(const Package& package, uint64_t budget_bytes, bool check_reads)
     : package_(package), check_reads_(check_reads) {
   const Manifest& manifest = package.manifest();
   if (budget_bytes < least_budget(manifest))
-    fail(Errc::OutOfMemory, "a budget of {} for experts is too small: one expert of each record size needs {}",
+    fail(Errc::OutOfMemory,
+         "a budget of {} for experts is too small: one expert of each record size needs {}",
          format_bytes(budget_bytes), format_bytes(least_budget(manifest)));
   std::map<uint64_t, uint64_t> experts;  // by record size
   for (const ExpertLayer& l : manifest.layers) {
     layers_[l.layer] = &l;
     experts[l.record_bytes] += l.n_experts();
   }
-  // Each class gets its share of the bytes, at least one slot and at most one per expert.
+  // Each class gets one slot, its share of the bytes that are left, and at most one slot per expert.
+  const auto rest = static_cast<double>(budget_bytes - least_budget(manifest));
   for (const auto& [bytes, n] : experts) {
     const double share = static_cast<double>(bytes * n) / static_cast<double>(manifest.expert_bytes());
-    const auto slots = static_cast<uint64_t>(share * static_cast<double>(budget_bytes) / static_cast<double>(bytes));
-    classes_[bytes].most_slots = std::clamp<uint64_t>(slots, 1, n);
+    const auto more = static_cast<uint64_t>(share * rest / static_cast<double>(bytes));
+    classes_[bytes].most_slots = std::min<uint64_t>(1 + more, n);
   }
 }
 

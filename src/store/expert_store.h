@@ -1,6 +1,6 @@
-// Hands out routed experts. A lease pins an expert's bytes for as long as it lives; a failed read is an Error at the
-// caller and leaves the store usable. This store reads when asked and keeps what fits in its budget (least recently
-// used goes first), one class of slots per record size. One thread at a time.
+// Hands out routed experts. A lease pins an expert's bytes for as long as it lives; a failed read is an Error
+// at the caller and leaves the store usable. This store reads when asked and keeps what fits in its budget
+// (least recently used goes first), one class of slots per record size. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ class ExpertStore {
     Slot* slot_;
   };
 
-  // `budget_bytes` of slots over all classes; throws Error{OutOfMemory} if not even one expert of each class fits.
+  // `budget_bytes` of slots over all classes; throws Error{OutOfMemory} if not even one expert of each class
+  // fits.
   ExpertStore(const Package& package, uint64_t budget_bytes, bool check_reads);
   ~ExpertStore();
 

@@ -1,5 +1,5 @@
-// The sub-commands of the program. Each function adds one to the parser; the chosen one's callback does the work and
-// throws Error on failure. stdout carries the result, stderr everything else.
+// The sub-commands of the program. Each function adds one to the parser; the chosen one's callback does the
+// work and throws Error on failure. stdout carries the result, stderr everything else.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -17,7 +17,8 @@ void add_plan_command(CLI::App& app);
 void add_verify_command(CLI::App& app);
 void add_run_command(CLI::App& app);
 
-// Thrown by a command whose work was done but whose answer is "no": the program exits with 1 and says nothing more.
+// Thrown by a command whose work was done but whose answer is "no": the program exits with 1 and says nothing
+// more.
 struct Unsuccessful {};
 
 // An option that takes a size such as 6GiB.

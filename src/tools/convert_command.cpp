@@ -21,11 +21,14 @@ struct Options {
 
 void add_width_options(CLI::App& cmd, Options& o) {
   cmd.add_option("--experts", o.experts, "Format of the routed experts")
-      ->check(CLI::IsMember({"q4", "q8", "bf16", "mxfp4", "keep"}))->capture_default_str();
+      ->check(CLI::IsMember({"q4", "q8", "bf16", "mxfp4", "keep"}))
+      ->capture_default_str();
   cmd.add_option("--resident", o.resident, "Format of the other matrices")
-      ->check(CLI::IsMember({"q4", "q8", "bf16", "keep"}))->capture_default_str();
+      ->check(CLI::IsMember({"q4", "q8", "bf16", "keep"}))
+      ->capture_default_str();
   cmd.add_option("--group", o.group, "Columns that share a scale in q4 and q8")
-      ->check(CLI::IsMember({32, 64, 128}))->capture_default_str();
+      ->check(CLI::IsMember({32, 64, 128}))
+      ->capture_default_str();
   cmd.add_option("--threads", o.threads, "Worker threads (default: all cores)");
 }
 
@@ -65,8 +68,8 @@ void print_layout(const PackageLayout& layout) {
              format_bytes(layout.resident_file_bytes), layout.resident_file_bytes, "experts",
              format_bytes(m.expert_bytes()), m.layers.size());
   if (!m.layers.empty())
-    fmt::print("{:<18} {} ({} bytes), {} per layer\n", "expert record", format_bytes(m.layers[0].record_bytes),
-               m.layers[0].record_bytes, m.layers[0].n_experts());
+    fmt::print("{:<18} {} ({} bytes), {} per layer\n", "expert record",
+               format_bytes(m.layers[0].record_bytes), m.layers[0].record_bytes, m.layers[0].n_experts());
   for (const auto& [format, bytes] : bytes_by_format(m))
     fmt::print("{:<18} {}\n", "  " + format, format_bytes(bytes));
   fmt::print("{:<18} {} ({} bytes)\n", "total", format_bytes(layout.total_bytes()), layout.total_bytes());
@@ -126,9 +129,11 @@ void synth(const Options& o) {
 void add_convert_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("convert", "Make a package from a published checkpoint");
   cmd->description(
-      "Makes a package from a published checkpoint: a folder with config.json and safetensors files (bf16, f16, f32,\n"
-      "FP8 in blocks of 128, gpt-oss MXFP4, MLX 2-8 bits, packed int4), as downloaded.\n\n"
-      "It may be killed at any time: the same command goes on where it stopped. `keep` loses nothing; norms, biases\n"
+      "Makes a package from a published checkpoint: a folder with config.json and safetensors files (bf16, "
+      "f16, f32,\n"
+      "FP8 in blocks of 128, gpt-oss MXFP4, MLX 2-6 and 8 bits, packed int4 and int8), as downloaded.\n\n"
+      "It may be killed at any time: the same command goes on where it stopped. `keep` loses nothing; norms, "
+      "biases\n"
       "and routers are never narrowed.");
   auto o = std::make_shared<Options>();
   cmd->add_option("CHECKPOINT", o->source, "Folder of the checkpoint")->required();
@@ -145,10 +150,14 @@ void add_synth_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("synth", "Make a synthetic checkpoint or package from a config.json");
   cmd->description(
       "Makes a model of random weights from a config.json, for tests and benchmarks.\n\n"
-      "Without --package: a checkpoint in the published layout whose every value follows from the seed, the tensor's\n"
-      "name and the index. With --package: a package of true size, filled at disk speed with incompressible bytes.");
+      "Without --package: a checkpoint in the published layout whose every value follows from the seed, the "
+      "tensor's\n"
+      "name and the index. With --package: a package of true size, filled at disk speed with incompressible "
+      "bytes.");
   auto o = std::make_shared<Options>();
-  cmd->add_option("SRC", o->source, "Folder with config.json (and tensors.json, if names and shapes are given)")->required();
+  cmd->add_option("SRC", o->source,
+                  "Folder with config.json (and tensors.json, if names and shapes are given)")
+      ->required();
   cmd->add_option("OUT", o->out, "Folder to make")->required();
   cmd->add_option("--seed", o->seed, "Seed (default: that of tensors.json, else 17)");
   cmd->add_option("--layers", o->layers, "Cut the model to its first N layers")->check(CLI::PositiveNumber);

@@ -40,8 +40,9 @@ Subject open_subject(const Options& o, bool as_stored) {
     match_schema(s.manifest, s.model, o.path);
     return s;
   }
-  const WidthOptions width = as_stored ? WidthOptions{Width::Keep, Width::Keep, 64}
-                                       : WidthOptions{width_from_string(o.experts), width_from_string(o.resident), 64};
+  const WidthOptions width =
+      as_stored ? WidthOptions{Width::Keep, Width::Keep, 64}
+                : WidthOptions{width_from_string(o.experts), width_from_string(o.resident), 64};
   const OpenSource open = open_source(o.path, {}, false, width.resident == Width::Keep);
   s.config = open.config;
   s.model = open.source->model();
@@ -55,7 +56,9 @@ Subject open_subject(const Options& o, bool as_stored) {
 std::string layer_summary(const ModelConfig& m) {
   std::map<std::string, int> kinds;
   for (const LayerConfig& l : m.layers) {
-    const char* mixer = l.mixer == Mixer::DeltaNet ? "gated delta net" : l.mixer == Mixer::Mla ? "latent attention" : "attention";
+    const char* mixer = l.mixer == Mixer::DeltaNet ? "gated delta net"
+                        : l.mixer == Mixer::Mla    ? "latent attention"
+                                                   : "attention";
     ++kinds[l.window ? fmt::format("{} (window {})", mixer, l.window) : mixer];
     if (!l.sparse) ++kinds["dense mlp"];
   }
@@ -110,7 +113,8 @@ Json tensor_list(const Subject& s) {
   Json list = Json::array();
   if (!s.is_package) {
     for (const TensorInfo& t : s.tensors)
-      list.push_back({{"name", t.name}, {"dtype", to_string(t.type)}, {"shape", t.shape}, {"bytes", t.bytes()}});
+      list.push_back(
+          {{"name", t.name}, {"dtype", to_string(t.type)}, {"shape", t.shape}, {"bytes", t.bytes()}});
     return list;
   }
   const auto add = [&](const std::string& name, const StoredTensor& t) {
@@ -129,25 +133,31 @@ Json tensor_list(const Subject& s) {
 void print_description(const Subject& s, const MemoryPlan& plan) {
   const ModelConfig& m = s.model;
   const auto row = [](const char* name, const std::string& value) { fmt::print("{:<20} {}\n", name, value); };
-  row("kind", s.is_package ? "package, made from " + s.manifest.source : "checkpoint (moeflux convert makes a package)");
+  row("kind", s.is_package ? "package, made from " + s.manifest.source
+                           : "checkpoint (moeflux convert makes a package)");
   row("family", m.family);
-  row("parameters", fmt::format("{} total, {} active per token", format_count(static_cast<double>(plan.params_total)),
-                                format_count(static_cast<double>(plan.params_active))));
+  row("parameters",
+      fmt::format("{} total, {} active per token", format_count(static_cast<double>(plan.params_total)),
+                  format_count(static_cast<double>(plan.params_active))));
   row("layers", fmt::format("{}: {}", m.n_layers(), layer_summary(m)));
-  row("hidden, vocabulary", fmt::format("{}, {}{}", m.d_model, m.n_vocab, m.tied_embeddings ? " (head tied)" : ""));
-  row("attention heads", m.has(Mixer::Mla) ? fmt::format("{}, latent {}", m.attention.n_heads, m.mla.kv_rank)
-                                           : fmt::format("{} query, {} key/value, {} wide", m.attention.n_heads,
-                                                         m.attention.n_kv_heads, m.attention.head_dim));
+  row("hidden, vocabulary",
+      fmt::format("{}, {}{}", m.d_model, m.n_vocab, m.tied_embeddings ? " (head tied)" : ""));
+  row("attention heads", m.has(Mixer::Mla)
+                             ? fmt::format("{}, latent {}", m.attention.n_heads, m.mla.kv_rank)
+                             : fmt::format("{} query, {} key/value, {} wide", m.attention.n_heads,
+                                           m.attention.n_kv_heads, m.attention.head_dim));
   row("experts", fmt::format("{} of {} per token, width {}", m.moe.top_k, m.moe.n_experts, m.moe.width));
   if (m.moe.shared_width) row("shared expert", fmt::format("width {}", m.moe.shared_width));
   row("positions", std::to_string(m.max_position));
   if (!s.manifest.layers.empty()) {
-    row("expert record", fmt::format("{} ({} bytes)", format_bytes(s.manifest.layers[0].record_bytes), s.manifest.layers[0].record_bytes));
+    row("expert record", fmt::format("{} ({} bytes)", format_bytes(s.manifest.layers[0].record_bytes),
+                                     s.manifest.layers[0].record_bytes));
     row("", record_summary(s.manifest.layers[0]));
   }
   for (size_t c = 0; c < kTensorClasses; ++c)
     if (plan.class_bytes[c])
-      row(c == 0 ? "bytes" : "", fmt::format("{:<16} {:>12}", to_string(static_cast<TensorClass>(c)), format_bytes(plan.class_bytes[c])));
+      row(c == 0 ? "bytes" : "", fmt::format("{:<16} {:>12}", to_string(static_cast<TensorClass>(c)),
+                                             format_bytes(plan.class_bytes[c])));
   for (const auto& [cls, error] : s.manifest.error)
     row("quantisation error", fmt::format("{:<16} {:.3f} % rms", cls, 100 * error));
   for (const auto& [what, n] : s.ignored) row("left out", fmt::format("{} ({} tensors)", what, n));
@@ -181,7 +191,8 @@ void check_all(const std::string& path) {
 
 void inspect(const Options& o) {
   const Subject s = open_subject(o, true);
-  PlanRequest request{.ram = s.manifest.expert_bytes(), .vram = {}, .ctx = 1, .max_memory = {}, .available = UINT64_MAX};
+  PlanRequest request{
+      .ram = s.manifest.expert_bytes(), .vram = {}, .ctx = 1, .max_memory = {}, .available = UINT64_MAX};
   const MemoryPlan plan = make_plan(s.model, s.manifest, request);
   if (o.json) {
     Json json = describe(s, plan);
@@ -195,16 +206,18 @@ void inspect(const Options& o) {
                    t["shape"].dump(), t["bytes"].get<uint64_t>());
   }
   if (!o.check) return;
-  if (!s.is_package) fail(Errc::InvalidArgument, "{}: --check needs a package: checkpoints have no checksums", o.path);
+  if (!s.is_package)
+    fail(Errc::InvalidArgument, "{}: --check needs a package: checkpoints have no checksums", o.path);
   check_all(o.path);
 }
 
 void plan(const Options& o) {
   const Subject s = open_subject(o, false);
-  // Without budgets a plan for another machine must not depend on this one's memory.
+  // With a budget the plan may be for another machine; without one, this machine's memory is the budget.
   const uint64_t available = o.max_memory || o.ram ? UINT64_MAX : available_memory();
-  const MemoryPlan p = make_plan(s.model, s.manifest,
-                                 {.ram = o.ram, .vram = o.vram, .ctx = o.ctx, .max_memory = o.max_memory, .available = available});
+  const MemoryPlan p = make_plan(
+      s.model, s.manifest,
+      {.ram = o.ram, .vram = o.vram, .ctx = o.ctx, .max_memory = o.max_memory, .available = available});
   if (o.json) {
     fmt::print("{}\n", Json{{"context", p.ctx},
                             {"resident_bytes", p.resident_bytes},
@@ -229,16 +242,20 @@ void plan(const Options& o) {
   const auto row = [](const char* name, uint64_t bytes, const std::string& note = {}) {
     fmt::print("{:<28} {:>12}  {}\n", name, format_bytes(bytes), note);
   };
-  if (!s.is_package) fmt::print("for the package that convert would make (experts {}, resident {})\n", o.experts, o.resident);
+  if (!s.is_package)
+    fmt::print("for the package that convert would make (experts {}, resident {})\n", o.experts, o.resident);
   row("resident weights", p.resident_bytes);
   row("KV cache and state", p.kv_bytes, fmt::format("{} tokens, bf16", p.ctx));
-  row("overhead", p.overhead_bytes, "activations of a 512-token step, logits, program");
-  row("expert slots in RAM", p.ram_slot_bytes, fmt::format("{:.1f} % of the experts", share(p.ram_slot_bytes)));
+  row("overhead", p.overhead_bytes, "activations of a prefill step, logits, program");
+  row("expert slots in RAM", p.ram_slot_bytes,
+      fmt::format("{:.1f} % of the experts", share(p.ram_slot_bytes)));
   row("host memory", p.host_bytes);
   if (o.vram)
-    row("expert slots in VRAM", p.vram_slot_bytes, fmt::format("{:.1f} % of the experts", share(p.vram_slot_bytes)));
+    row("expert slots in VRAM", p.vram_slot_bytes,
+        fmt::format("{:.1f} % of the experts", share(p.vram_slot_bytes)));
   row("experts on SSD only", p.ssd_only_bytes,
-      fmt::format("{:.1f} % of {} in {} experts", share(p.ssd_only_bytes), format_bytes(p.expert_bytes), p.n_experts));
+      fmt::format("{:.1f} % of {} in {} experts", share(p.ssd_only_bytes), format_bytes(p.expert_bytes),
+                  p.n_experts));
   row("per token: resident", p.token_resident_bytes);
   row("per token: experts", p.token_expert_bytes);
   row("per token: read from SSD", p.token_missed_bytes, "if routing were uniform");
@@ -261,16 +278,20 @@ void add_plan_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("plan", "Say what goes to VRAM, RAM and SSD, and the bytes per token");
   cmd->description(
       "Prints the memory plan of a package, or of the package that a checkpoint would become.\n\n"
-      "--ram and --vram are bytes of expert slots; resident weights, KV cache and overhead come on top and are printed.\n"
+      "--ram and --vram are bytes of expert slots; resident weights, KV cache and overhead come on top and "
+      "are printed.\n"
       "A plan that cannot fit is refused with the numbers.");
   auto o = std::make_shared<Options>();
   cmd->add_option("PATH", o->path, "Folder of a package or checkpoint")->required();
   add_bytes_option(*cmd, "--ram", o->ram, "Expert slots in RAM (default: what is available)");
   add_bytes_option(*cmd, "--vram", o->vram, "Expert slots in VRAM");
-  cmd->add_option("--ctx", o->ctx, "Context in tokens (default: the model's, at most 4096)")->check(CLI::PositiveNumber);
+  cmd->add_option("--ctx", o->ctx, "Context in tokens (default: the model's, at most 4096)")
+      ->check(CLI::PositiveNumber);
   add_bytes_option(*cmd, "--max-memory", o->max_memory, "Cap on the host memory in all");
-  cmd->add_option("--experts", o->experts, "For a checkpoint: as in convert")->check(CLI::IsMember({"q4", "q8", "bf16", "mxfp4", "keep"}));
-  cmd->add_option("--resident", o->resident, "For a checkpoint: as in convert")->check(CLI::IsMember({"q4", "q8", "bf16", "keep"}));
+  cmd->add_option("--experts", o->experts, "For a checkpoint: as in convert")
+      ->check(CLI::IsMember({"q4", "q8", "bf16", "mxfp4", "keep"}));
+  cmd->add_option("--resident", o->resident, "For a checkpoint: as in convert")
+      ->check(CLI::IsMember({"q4", "q8", "bf16", "keep"}));
   cmd->add_flag("--json", o->json, "Answer as JSON");
   cmd->callback([o] { plan(*o); });
 }

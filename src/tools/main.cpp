@@ -31,7 +31,8 @@ Precision precision_from_string(const std::string& text) {
 
 int main(int argc, char** argv) {
   using namespace moeflux;
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of the write, not the end of the process
+  std::signal(SIGPIPE,
+              SIG_IGN);  // a reader that goes away is an error of the write, not the end of the process
   CLI::App app{
       "moeflux runs Mixture-of-Experts language models that are larger than memory.\n"
       "\n"

@@ -33,7 +33,8 @@ std::vector<Token> parse_tokens(const std::string& text) {
 void run(const Options& o) {
   using Clock = std::chrono::steady_clock;
   const std::vector<Token> prompt = parse_tokens(o.tokens);
-  if (o.temp != 0) throw CLI::ValidationError("--temp", "only 0 (the likeliest token each time) is supported so far");
+  if (o.temp != 0)
+    throw CLI::ValidationError("--temp", "only 0 (the likeliest token each time) is supported so far");
   Engine engine(o.package, {.backend = o.backend,
                             .precision = precision_from_string(o.precision),
                             .ram = o.ram,
@@ -67,8 +68,9 @@ void run(const Options& o) {
                            .dump());
   else
     fmt::print("\n");
-  fmt::print(stderr, "{} prompt tokens in {:.2f} s, {} new ones in {:.2f} s; experts: {} hits, {} misses, {} read\n",
-             prompt.size(), prefill, out.size(), prefill + decode, s.hits, s.misses, format_bytes(s.bytes_read));
+  fmt::print(
+      stderr, "{} prompt tokens in {:.2f} s, {} new ones in {:.2f} s; experts: {} hits, {} misses, {} read\n",
+      prompt.size(), prefill, out.size(), prefill + decode, s.hits, s.misses, format_bytes(s.bytes_read));
 }
 
 }  // namespace
@@ -78,17 +80,26 @@ void add_run_command(CLI::App& app) {
   cmd->description("Continues a prompt: token ids in, token ids out, as one comma-separated line on stdout.");
   auto o = std::make_shared<Options>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package")->required();
-  cmd->add_option("--tokens", o->tokens, "Prompt: token ids, separated by commas")->required()->type_name("IDS");
+  cmd->add_option("--tokens", o->tokens, "Prompt: token ids, separated by commas")
+      ->required()
+      ->type_name("IDS");
   cmd->add_option("-n", o->n, "Tokens to generate")->check(CLI::PositiveNumber)->capture_default_str();
   cmd->add_option("--temp", o->temp, "Temperature; 0 takes the likeliest token")->capture_default_str();
-  cmd->add_option("--backend", o->backend, "Backend")->check(CLI::IsMember(backend_names()))->capture_default_str();
+  cmd->add_option("--backend", o->backend, "Backend")
+      ->check(CLI::IsMember(backend_names()))
+      ->capture_default_str();
   cmd->add_option("--precision", o->precision, "exact: float activations and KV; fast: int8 and bf16")
-      ->check(CLI::IsMember({"exact", "fast"}))->capture_default_str();
+      ->check(CLI::IsMember({"exact", "fast"}))
+      ->capture_default_str();
   add_bytes_option(*cmd, "--ram", o->ram, "Expert slots in RAM (default: what is available)");
   add_bytes_option(*cmd, "--max-memory", o->max_memory, "Cap on the memory in all");
-  cmd->add_option("--ctx", o->ctx, "Context in tokens (default: the model's, at most 4096)")->check(CLI::PositiveNumber);
-  cmd->add_option("--chunk", o->chunk, "Prompt tokens per step")->check(CLI::Range(1, 8192))->capture_default_str();
-  cmd->add_flag("--no-check-reads", o->no_check_reads, "Do not verify the checksum of each expert that is read");
+  cmd->add_option("--ctx", o->ctx, "Context in tokens (default: the model's, at most 4096)")
+      ->check(CLI::PositiveNumber);
+  cmd->add_option("--chunk", o->chunk, "Prompt tokens per step")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+  cmd->add_flag("--no-check-reads", o->no_check_reads,
+                "Do not verify the checksum of each expert that is read");
   cmd->add_flag("--json", o->json, "Answer as JSON");
   cmd->callback([o] { run(*o); });
 }

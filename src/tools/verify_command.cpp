@@ -44,8 +44,10 @@ void verify(const Options& o) {
     fmt::print("{}\n", Json{{"pass", pass}, {"items", list}}.dump(1));
   } else {
     for (const VerifyItem& i : items)
-      fmt::print("{}  {:<40} {:>9.2e}  (bound {:.0e})  {}\n", i.pass() ? "PASS" : "FAIL", i.name, i.error, i.bound, i.note);
-    fmt::print("{}: {} of {} items\n", pass ? "PASS" : "FAIL", std::ranges::count_if(items, &VerifyItem::pass), items.size());
+      fmt::print("{}  {:<40} {:>9.2e}  (bound {:.0e})  {}\n", i.pass() ? "PASS" : "FAIL", i.name, i.error,
+                 i.bound, i.note);
+    fmt::print("{}: {} of {} items\n", pass ? "PASS" : "FAIL",
+               std::ranges::count_if(items, &VerifyItem::pass), items.size());
   }
   if (!pass) throw Unsuccessful{};
 }
@@ -55,19 +57,29 @@ void verify(const Options& o) {
 void add_verify_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("verify", "Compare a package with reference outputs, or two backends");
   cmd->description(
-      "With --golden: runs every item of a golden file (prompts as prefill and token by token, hidden states, router\n"
-      "choices, greedy decoding) and prints the largest error of each. With --against: compares two backends stage by\n"
+      "With --golden: runs every item of a golden file (prompts as prefill and token by token, hidden "
+      "states, router\n"
+      "choices, greedy decoding) and prints the largest error of each. With --against: compares two backends "
+      "stage by\n"
       "stage, each stage on the other backend's own inputs. Exit code 0 only if all items pass.\n\n"
       "--precision fast is always judged stage by stage, against exact cpu-ref: small errors flip routes.");
   auto o = std::make_shared<Options>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package")->required();
   cmd->add_option("--golden", o->golden, "Reference outputs (golden.safetensors)")->type_name("FILE");
-  cmd->add_option("--backend", o->backend, "Backend to judge")->check(CLI::IsMember(backend_names()))->capture_default_str();
-  cmd->add_option("--against", o->against, "Backend to compare with, in exact precision")->check(CLI::IsMember(backend_names()));
+  cmd->add_option("--backend", o->backend, "Backend to judge")
+      ->check(CLI::IsMember(backend_names()))
+      ->capture_default_str();
+  cmd->add_option("--against", o->against, "Backend to compare with, in exact precision")
+      ->check(CLI::IsMember(backend_names()));
   cmd->add_option("--precision", o->precision, "Precision of the backend to judge")
-      ->check(CLI::IsMember({"exact", "fast"}))->capture_default_str();
-  cmd->add_option("--tolerance", o->tolerance, "Bound on the errors (default: 1e-4; 1e-3 with delta-net layers)")->check(CLI::PositiveNumber);
-  cmd->add_option("--chunk", o->chunk, "Prompt tokens per step")->check(CLI::Range(1, 8192))->capture_default_str();
+      ->check(CLI::IsMember({"exact", "fast"}))
+      ->capture_default_str();
+  cmd->add_option("--tolerance", o->tolerance,
+                  "Bound on the errors (default: 1e-4; 1e-3 with delta-net layers)")
+      ->check(CLI::PositiveNumber);
+  cmd->add_option("--chunk", o->chunk, "Prompt tokens per step")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
   add_bytes_option(*cmd, "--ram", o->ram, "Expert slots in RAM (default: what is available)");
   cmd->add_flag("--json", o->json, "Answer as JSON");
   cmd->callback([o] { verify(*o); });

@@ -38,9 +38,15 @@ TempFolder::~TempFolder() {
   fs::remove_all(path_, ec);
 }
 
-fs::path data_folder() { return MOEFLUX_TEST_DATA; }
-std::vector<std::string> golden_families() { return folders_of(data_folder() / "goldens"); }
-std::vector<std::string> quantised_goldens() { return folders_of(data_folder() / "quant"); }
+fs::path data_folder() {
+  return MOEFLUX_TEST_DATA;
+}
+std::vector<std::string> golden_families() {
+  return folders_of(data_folder() / "goldens");
+}
+std::vector<std::string> quantised_goldens() {
+  return folders_of(data_folder() / "quant");
+}
 
 std::string read_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -85,7 +91,8 @@ ProgramResult run_program(const std::vector<std::string>& args) {
 std::vector<std::pair<std::string, std::string>> folder_content(const fs::path& folder) {
   std::vector<std::pair<std::string, std::string>> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
-    if (entry.is_regular_file()) files.emplace_back(fs::relative(entry.path(), folder), read_file(entry.path()));
+    if (entry.is_regular_file())
+      files.emplace_back(fs::relative(entry.path(), folder), read_file(entry.path()));
   std::ranges::sort(files);
   return files;
 }
@@ -104,7 +111,8 @@ const fs::path& golden_package(const std::string& family) {
   if (const auto it = made.find(family); it != made.end()) return it->second;
   ConvertOptions options;
   options.width = {Width::Keep, Width::Keep, 64};
-  convert_package(open_source(golden_checkpoint(family), folder / family, false, true), folder / family, options);
+  convert_package(open_source(golden_checkpoint(family), folder / family, false, true), folder / family,
+                  options);
   return made[family] = folder / family;
 }
 

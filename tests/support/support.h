@@ -30,7 +30,7 @@ struct ProgramResult {
 // Runs the moeflux binary with these arguments and waits for it.
 ProgramResult run_program(const std::vector<std::string>& args);
 
-std::vector<std::string> golden_families();  // folders of tests/data/goldens
+std::vector<std::string> golden_families();    // folders of tests/data/goldens
 std::vector<std::string> quantised_goldens();  // folders of tests/data/quant
 
 std::string read_file(const fs::path& path);
