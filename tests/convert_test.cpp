@@ -21,7 +21,8 @@ namespace {
 using test::RawTensor;
 using test::TempFolder;
 
-ConvertResult convert(const fs::path& source, const fs::path& package, const WidthOptions& width, bool mtp = false) {
+ConvertResult convert(const fs::path& source, const fs::path& package, const WidthOptions& width,
+                      bool mtp = false) {
   ConvertOptions options;
   options.width = width;
   options.mtp = mtp;
@@ -101,7 +102,8 @@ TEST(Convert, KeepsEveryMlxWidthGroupAndScaleType) {
         fs::copy(test::data_folder() / "goldens/qwen3_moe/config.json", temp / "ck");
         Json config = test::read_json(temp / "ck/config.json");
         const std::string module = "model.layers.1.self_attn.o_proj";
-        config["quantization"] = {{"bits", 4}, {"group_size", 64}, {module, {{"bits", bits}, {"group_size", group}}}};
+        config["quantization"] = {
+            {"bits", 4}, {"group_size", 64}, {module, {{"bits", bits}, {"group_size", group}}}};
         test::write_file(temp / "ck/config.json", config.dump());
         auto tensors = test::read_safetensors(test::golden_checkpoint("qwen3_moe") / "model.safetensors");
         const MlxMatrix m = mlx_matrix(128, 256, bits, group, type);
@@ -113,7 +115,8 @@ TEST(Convert, KeepsEveryMlxWidthGroupAndScaleType) {
         for (const size_t row : {0, 5, 127}) {
           const auto got = package_row(temp / "pk", "layers.1.self_attn.o_proj", row);
           for (size_t c = 0; c < got.size(); ++c)
-            ASSERT_EQ(got[c], m.values[row * 256 + c]) << bits << " bits, group " << group << ", row " << row << " " << c;
+            ASSERT_EQ(got[c], m.values[row * 256 + c])
+                << bits << " bits, group " << group << ", row " << row << " " << c;
         }
       }
 }
@@ -139,7 +142,8 @@ TEST(Convert, PlainTypesAreKeptExactly) {
     std::string bytes;
     std::vector<float> values;
     for (size_t i = 0; i < 128 * 128; ++i) {
-      const auto h = static_cast<uint16_t>(i * 40503u % 0x7800 | (i % 3 ? 0x8000u : 0u));  // subnormals included
+      const auto h =
+          static_cast<uint16_t>(i * 40503u % 0x7800 | (i % 3 ? 0x8000u : 0u));  // subnormals included
       values.push_back(f16_to_float(h));
       if (type == DType::F16) put(bytes, h);
       if (type == DType::F32) values.back() += 1e-7f, put(bytes, values.back());
@@ -167,7 +171,8 @@ TEST(Convert, PackedInt4IsKept) {
     std::vector<float> values;
     uint32_t seed = 7;
     for (uint64_t r = 0; r < rows; ++r) {
-      for (uint64_t g = 0; g < cols / 32; ++g) put(scales, float_to_bf16(0.01f * static_cast<float>(r % 5 + g + 1)));
+      for (uint64_t g = 0; g < cols / 32; ++g)
+        put(scales, float_to_bf16(0.01f * static_cast<float>(r % 5 + g + 1)));
       for (uint64_t w = 0; w < cols / 8; ++w) {
         seed = seed * 1664525u + 1013904223u;
         put(codes, seed);
@@ -199,7 +204,8 @@ TEST(Convert, PackedInt4IsKept) {
 }
 
 TEST(Convert, NarrowFormatsStayCloseAndTheErrorIsReported) {
-  for (const auto& [width, bound] : {std::pair{Width::Q4, 0.09}, std::pair{Width::Q8, 0.006}, std::pair{Width::Mxfp4, 0.13}}) {
+  for (const auto& [width, bound] :
+       {std::pair{Width::Q4, 0.09}, std::pair{Width::Q8, 0.006}, std::pair{Width::Mxfp4, 0.13}}) {
     const TempFolder temp;
     const ConvertResult r = convert(test::golden_checkpoint("qwen3_moe"), temp / "pk",
                                     {width, width == Width::Mxfp4 ? Width::Q8 : width, 64});
@@ -232,7 +238,8 @@ TEST(Convert, MtpIsLeftOutOrKept) {
   EXPECT_TRUE(r.manifest.find_layer(4));
   EngineOptions exact;
   exact.precision = Precision::Exact;
-  for (const VerifyItem& i : verify_golden(temp / "pk", exact, source / "golden.safetensors", 0)) EXPECT_TRUE(i.pass()) << i.name;
+  for (const VerifyItem& i : verify_golden(temp / "pk", exact, source / "golden.safetensors", 0))
+    EXPECT_TRUE(i.pass()) << i.name;
   const ConvertResult fp8 = convert(test::data_folder() / "quant/deepseek_v3_fp8", temp / "pk2", {}, true);
   EXPECT_TRUE(fp8.manifest.find_layer(3));
   EXPECT_THROW(convert(test::golden_checkpoint("qwen3_moe"), temp / "pk3", {}, true), Error);
@@ -416,7 +423,8 @@ TEST(Convert, AFullDiskIsAnErrorThatLeavesNothingThatLoads) {
   if (!fs::exists("/dev/shm")) GTEST_SKIP() << "no /dev/shm here";
   const TempFolder temp;
   if (mkdir((temp / "small").c_str(), 0700) != 0 ||
-      std::system(("mount -t tmpfs -o size=2m none '" + (temp / "small").string() + "' 2>/dev/null").c_str()) != 0)
+      std::system(
+          ("mount -t tmpfs -o size=2m none '" + (temp / "small").string() + "' 2>/dev/null").c_str()) != 0)
     GTEST_SKIP() << "mounting a small disk needs root";
   const auto r = test::run_program({"convert", test::golden_checkpoint("qwen3_next"), temp / "small/pk"});
   const bool there = fs::exists(temp / "small/pk");
@@ -439,7 +447,8 @@ TEST(Convert, ThreadsAndRerunsGiveTheSameBytes) {
     ConvertOptions options;
     options.threads = threads;
     const fs::path target = temp / std::to_string(threads);
-    convert_package(open_source(test::golden_checkpoint("qwen3_next"), target, false, false), target, options);
+    convert_package(open_source(test::golden_checkpoint("qwen3_next"), target, false, false), target,
+                    options);
     EXPECT_EQ(test::folder_content(target), test::folder_content(temp / "1"));
   }
 }
@@ -448,8 +457,9 @@ TEST(Convert, ThreadsAndRerunsGiveTheSameBytes) {
 
 TEST(Synth, PackagesOfEveryFamilyAndFormatLoadCheckAndRun) {
   for (const std::string& family : test::golden_families())
-    for (const auto& [experts, resident] : {std::pair{Width::Q4, Width::Q8}, std::pair{Width::Mxfp4, Width::Q4},
-                                            std::pair{Width::Q8, Width::Bf16}, std::pair{Width::Bf16, Width::Keep}}) {
+    for (const auto& [experts, resident] :
+         {std::pair{Width::Q4, Width::Q8}, std::pair{Width::Mxfp4, Width::Q4},
+          std::pair{Width::Q8, Width::Bf16}, std::pair{Width::Bf16, Width::Keep}}) {
       const TempFolder temp;
       SynthOptions options;
       options.width = {experts, resident, 32};
@@ -458,7 +468,8 @@ TEST(Synth, PackagesOfEveryFamilyAndFormatLoadCheckAndRun) {
       EXPECT_EQ(test::run_program({"inspect", temp / "pk", "--check"}).exit_code, 0);
       Engine engine(temp / "pk", {.ram = {}, .max_memory = {}, .ctx = 8});
       const auto sequence = engine.make_sequence();
-      for (const float x : engine.eval(*sequence, std::vector<Token>{1, 2, 3, 4})) ASSERT_TRUE(std::isfinite(x)) << family;
+      for (const float x : engine.eval(*sequence, std::vector<Token>{1, 2, 3, 4}))
+        ASSERT_TRUE(std::isfinite(x)) << family;
     }
 }
 

@@ -1,7 +1,7 @@
 #include "base/json.h"
 
 #include <cmath>
-#include <set>
+#include <unordered_set>
 
 #include "base/error.h"
 
@@ -15,20 +15,59 @@ std::string shorten(const Json& value) {
   return text.size() > 60 ? text.substr(0, 57) + "..." : text;
 }
 
+// A first pass that builds nothing: refuses depth and duplicate keys before any of it is kept.
+class Guard : public nlohmann::json_sax<Json> {
+ public:
+  explicit Guard(const std::string& where) : where_(where) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(Json::number_integer_t) override { return true; }
+  bool number_unsigned(Json::number_unsigned_t) override { return true; }
+  bool number_float(Json::number_float_t, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(Json::binary_t&) override { return true; }
+  bool start_object(std::size_t) override {
+    keys_.emplace_back();
+    return descend();
+  }
+  bool end_object() override {
+    keys_.pop_back();
+    --depth_;
+    return true;
+  }
+  bool start_array(std::size_t) override { return descend(); }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+  bool key(std::string& name) override {
+    if (!keys_.back().insert(name).second)
+      fail(Errc::Corrupt, "{}: the key '{}' stands twice in one object", where_, name);
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) override {
+    fail(Errc::Corrupt, "{}: not valid JSON: {}", where_, e.what());
+  }
+
+ private:
+  bool descend() {
+    if (++depth_ > kMaxDepth) fail(Errc::Corrupt, "{}: nested deeper than {} levels", where_, kMaxDepth);
+    return true;
+  }
+
+  const std::string& where_;
+  std::vector<std::unordered_set<std::string>> keys_;
+  int depth_ = 0;
+};
+
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
-  std::vector<std::set<std::string>> keys;
-  const auto guard = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) fail(Errc::Corrupt, "{}: nested deeper than {} levels", where, kMaxDepth);
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
-      fail(Errc::Corrupt, "{}: the key {} stands twice in one object", where, shorten(parsed));
-    return true;
-  };
+  Guard guard(where);
   try {
-    return Json::parse(text.begin(), text.end(), guard);
+    Json::sax_parse(text.begin(), text.end(), &guard);
+    return Json::parse(text.begin(), text.end());
   } catch (const Json::exception& e) {
     fail(Errc::Corrupt, "{}: not valid JSON: {}", where, e.what());
   }

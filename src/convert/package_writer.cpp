@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include "base/checked.h"
+#include "base/hash.h"
 #include "base/text.h"
 #include "convert/convert.h"
 
@@ -91,6 +92,7 @@ void PackageWriter::copy_published_files(const fs::path& from) const {
 
 void PackageWriter::publish() {
   sync();
+  layout_.manifest.config_xxh3 = xxh3(read_text(folder_ / "config.json", 64u << 20));
   write_text(folder_ / "moeflux.json", write_manifest(layout_.manifest));
   if (!layout_.manifest.layers.empty()) sync_folder(folder_ / "experts");
   sync_folder(folder_);

@@ -410,7 +410,7 @@ SourceMatrix Source::expert_matrix(uint64_t layer, uint64_t expert, size_t part)
     m = fused_expert(p + "experts.", expert, part);
   } else {
     fail(Errc::Corrupt, "{}: tensor {}experts.{}.{}.weight is missing (nor is there a stacked or fused one)",
-         checkpoint_.folder().string(), p, expert, kNames[part]);
+         checkpoint_.folder().string(), p, expert, p.ends_with("mlp.") ? kNames[part] : kShort[part]);
   }
   if (m.runs.empty() && m.transposed.empty()) m.runs = {{0, spec.rows}};
   m.rows = spec.rows;

@@ -99,11 +99,9 @@ const ExpertLayer* Manifest::find_layer(uint64_t layer) const {
 }
 
 std::string write_manifest(const Manifest& m) {
-  Json json = {{"format", "moeflux-package"},
-               {"version", kPackageVersion},
-               {"family", m.family},
-               {"source", m.source},
-               {"quantisation_error", m.error}};
+  Json json = {
+      {"format", "moeflux-package"}, {"version", kPackageVersion},           {"family", m.family},
+      {"source", m.source},          {"config_xxh3", to_hex(m.config_xxh3)}, {"quantisation_error", m.error}};
   Json resident = Json::array(), experts = Json::array();
   for (const ResidentTensor& r : m.resident) {
     Json entry = tensor_to_json(r.tensor);
@@ -136,6 +134,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   Manifest m;
   m.family = o.string("family");
   m.source = o.string("source");
+  m.config_xxh3 = from_hex(o.string("config_xxh3"), where + ": config_xxh3");
   if (const Json* errors = o.find("quantisation_error")) {
     if (!errors->is_object()) o.wrong("quantisation_error", "an object");
     for (const auto& [cls, value] : errors->items()) {

@@ -42,7 +42,8 @@ struct ExpertLayer {
 
 struct Manifest {
   std::string family;
-  std::string source;  // what it was made from, in words
+  std::string source;        // what it was made from, in words
+  uint64_t config_xxh3 = 0;  // of config.json: a changed digit there would change every result
   std::vector<ResidentTensor> resident;
   std::vector<ExpertLayer> layers;      // ascending
   std::map<std::string, double> error;  // relative RMS error of quantisation per tensor class

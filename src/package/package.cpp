@@ -21,13 +21,24 @@ std::string package_file(const fs::path& folder, const char* name, uint64_t most
   return read_text(folder / name, most);
 }
 
+Json checked_config(const fs::path& folder, const Manifest& manifest) {
+  const std::string text = package_file(folder, "config.json", kMaxConfigBytes),
+                    path = (folder / "config.json").string();
+  if (xxh3(text) != manifest.config_xxh3)
+    fail(Errc::Corrupt,
+         "{}: changed since the package was made: its checksum is {}, moeflux.json says {} (if the change is "
+         "intended, set config_xxh3 there)",
+         path, to_hex(xxh3(text)), to_hex(manifest.config_xxh3));
+  return parse_json(text, path);
+}
+
 }  // namespace
 
 Package::Package(const fs::path& folder)
     : folder_(folder),
       manifest_(parse_manifest(package_file(folder, "moeflux.json", kMaxManifestBytes),
                                (folder / "moeflux.json").string())),
-      config_(parse_json(package_file(folder, "config.json", kMaxConfigBytes), config_path())),
+      config_(checked_config(folder, manifest_)),
       resident_(File::open_read(folder / "resident.safetensors")) {
   match_resident_table();
   for (const ExpertLayer& layer : manifest_.layers) {
