@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "base/error.h"
@@ -158,6 +159,56 @@ TEST(Convert, PlainTypesAreKeptExactly) {
   }
 }
 
+// A scale per block of 128 x 128, per row or for the whole tensor, also where the shapes look alike.
+TEST(Convert, Fp8ScalesOfEveryKind) {
+  struct Case {
+    uint64_t rows, cols;
+    std::vector<uint64_t> scale_shape;
+    std::function<uint64_t(uint64_t, uint64_t)> scale_of;  // index of the scale of (row, column)
+  };
+  const Case cases[] = {
+      {1, 256, {1, 2}, [](uint64_t, uint64_t c) { return c / 128; }},
+      {128, 256, {1, 2}, [](uint64_t, uint64_t c) { return c / 128; }},
+      {128, 256, {1}, [](uint64_t, uint64_t) { return 0; }},
+      {128, 256, {}, [](uint64_t, uint64_t) { return 0; }},
+      {128, 256, {128, 1}, [](uint64_t r, uint64_t) { return r; }},
+      {130, 256, {2, 2}, [](uint64_t r, uint64_t c) { return r / 128 * 2 + c / 128; }},
+  };
+  for (const Case& k : cases) {
+    const TempFolder temp;
+    fs::create_directories(temp / "ck");
+    Json config = test::read_json(test::data_folder() / "goldens/qwen2_moe/config.json");
+    config["hidden_size"] = 256;
+    config["head_dim"] = nullptr;
+    config["num_hidden_layers"] = 1;
+    config.erase("layer_types");
+    const bool gate = k.rows == 1;
+    if (!gate) config["shared_expert_intermediate_size"] = k.rows;
+    test::write_file(temp / "ck/config.json", config.dump());
+    write_synthetic_checkpoint(temp / "ck", temp / "whole", {});
+    auto tensors = test::read_safetensors(temp / "whole/model.safetensors");
+    const std::string leaf = gate ? "shared_expert_gate" : "shared_expert.gate_proj";
+    const std::string module = "model.layers.0.mlp." + leaf;
+    std::string codes, scales;
+    uint64_t n = 1;
+    for (const uint64_t d : k.scale_shape) n *= d;
+    for (uint64_t i = 0; i < n; ++i) put(scales, 0.5f + static_cast<float>(i));
+    for (uint64_t i = 0; i < k.rows * k.cols; ++i) codes += static_cast<char>(i * 37 % 120);
+    const bool block = k.scale_shape.size() == 2 && k.scale_shape[1] == 2;
+    tensors[module + ".weight"] = {DType::F8E4M3, {k.rows, k.cols}, codes};
+    tensors[module + (block ? ".weight_scale_inv" : ".weight_scale")] = {DType::F32, k.scale_shape, scales};
+    test::write_safetensors(temp / "ck/model.safetensors", tensors);
+    convert(temp / "ck", temp / "pk", {Width::Keep, Width::Keep, 64});
+    for (uint64_t r = 0; r < k.rows; r += 43) {
+      const auto row = package_row(temp / "pk", "layers.0.mlp." + leaf, r);
+      for (uint64_t c = 0; c < k.cols; ++c)
+        ASSERT_EQ(row[c], e4m3_to_float(static_cast<uint8_t>(codes[r * k.cols + c])) *
+                              (0.5f + static_cast<float>(k.scale_of(r, c))))
+            << k.rows << " rows, scales " << shape_text(k.scale_shape) << ": " << r << "," << c;
+    }
+  }
+}
+
 TEST(Convert, PackedInt4IsKept) {
   const TempFolder temp;
   fs::create_directories(temp / "ck");
@@ -224,7 +275,7 @@ TEST(Convert, WidthsThatNoGroupDividesStayBf16AndAreReported) {
   const OpenSource open = open_source(test::golden_checkpoint("deepseek_v3"), temp / "pk", false, false);
   const PackageLayout layout = lay_out_package(*open.source, {Width::Q4, Width::Q8, 64}, "");
   ASSERT_FALSE(layout.stays_bf16.empty());  // q_b_proj is 96 wide, k_up_t 32
-  EXPECT_NE(layout.stays_bf16[0].find("q_b_proj"), std::string::npos) << layout.stays_bf16[0];
+  EXPECT_EQ(layout.stays_bf16.at("layers.*.self_attn.q_b_proj [192, 96]"), 4u);
 }
 
 TEST(Convert, MtpIsLeftOutOrKept) {
@@ -368,6 +419,20 @@ TEST(Resume, GoesOnFromTheJournal) {
   EXPECT_NE(r.err.find("went on from"), std::string::npos) << r.err;
   auto a = test::folder_content(temp / "pk"), b = test::folder_content(temp / "whole");
   EXPECT_EQ(a, b);
+}
+
+// Killed after the rename and before tidying up: the package is whole, and the rerun says so.
+TEST(Resume, AFinishedConversionIsRecognised) {
+  const TempFolder temp;
+  ASSERT_EQ(test::run_program({"convert", test::golden_checkpoint("mixtral"), temp / "pk"}).exit_code, 0);
+  const auto want = test::folder_content(temp / "pk");
+  fs::create_directories(temp / "pk.partial");
+  test::write_file(temp / "pk.partial/journal", "moeflux-convert 1 0000000000000000\n");
+  const auto r = test::run_program({"convert", temp / "consumed", temp / "pk", "--consume"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_FALSE(fs::exists(temp / "pk.partial"));
+  EXPECT_EQ(test::folder_content(temp / "pk"), want);
+  EXPECT_EQ(test::run_program({"convert", test::golden_checkpoint("mixtral"), temp / "pk"}).exit_code, 1);
 }
 
 TEST(Resume, OtherOptionsAreNotMixedIn) {

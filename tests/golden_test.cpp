@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "convert/convert.h"
+#include "convert/synth.h"
 #include "gen/verify.h"
 #include "support/support.h"
 
@@ -45,6 +46,23 @@ TEST_P(Golden, PrefillHasTheSameBitsForEveryChunk) {
 INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::ValuesIn(test::golden_families()),
                          [](const auto& test) { return test.param; });
 
+// Shapes that no published model has: tied embeddings, odd head counts and K, dense layers in between, one
+// group, two shared experts, widths that no tile divides, older and absent config keys.
+class Variant : public testing::TestWithParam<std::string> {};
+
+TEST_P(Variant, EqualsTheReference) {
+  const fs::path source = test::data_folder() / "variants" / GetParam();
+  const test::TempFolder temp;
+  write_synthetic_checkpoint(source, temp / "checkpoint", {});
+  ConvertOptions options;
+  options.width = {Width::Keep, Width::Keep, 64};
+  convert_package(open_source(temp / "checkpoint", temp / "package", false, true), temp / "package", options);
+  expect_all_pass(verify_golden(temp / "package", exact(), source / "golden.safetensors", 0));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Variant, testing::ValuesIn(test::folders_of("variants")),
+                         [](const auto& test) { return test.param; });
+
 class QuantisedGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(QuantisedGolden, KeptWeightsEqualTheReference) {
@@ -58,7 +76,16 @@ TEST_P(QuantisedGolden, KeptWeightsEqualTheReference) {
   expect_all_pass(verify_golden(temp / "package", exact(), source / "golden.safetensors", 0));
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoints, QuantisedGolden, testing::ValuesIn(test::quantised_goldens()),
+TEST_P(QuantisedGolden,
+       NarrowedWeightsRunAndCheck) {  // whatever a source is coded in, the default options work
+  const test::TempFolder temp;
+  convert_package(open_source(test::data_folder() / "quant" / GetParam(), temp / "package", false, false),
+                  temp / "package", {});
+  EXPECT_EQ(test::run_program({"inspect", temp / "package", "--check"}).exit_code, 0);
+  EXPECT_EQ(test::run_program({"run", temp / "package", "--tokens", "1,2", "-n", "2"}).exit_code, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, QuantisedGolden, testing::ValuesIn(test::folders_of("quant")),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "support/checkpoint_builder.h"
 #include "support/support.h"
 
 namespace moeflux {
@@ -116,12 +117,40 @@ TEST(Program, VerifyFailsWhereOutputsDiffer) {
   EXPECT_EQ(r.exit_code, 1);
 }
 
+TEST(Program, VerifyLeavesNoItemOfAGoldenFileOut) {
+  const TempFolder temp;
+  auto tensors = test::read_safetensors(test::data_folder() / "goldens/mixtral/golden.safetensors");
+  const auto good = tensors;
+  const auto verdict = [&] {
+    test::write_safetensors(temp / "golden.safetensors", tensors);
+    return run_program({"verify", test::golden_package("mixtral"), "--golden", temp / "golden.safetensors"})
+        .exit_code;
+  };
+  EXPECT_EQ(verdict(), 0);
+  tensors["p1.hidden.9"] = tensors["p1.hidden.1"];
+  EXPECT_EQ(verdict(), 1);
+  tensors = good;
+  tensors.erase("p1.input_ids");
+  EXPECT_EQ(verdict(), 1);
+  tensors = good;
+  tensors["greedy.input_ids"] = {DType::I32, {0}, ""};
+  EXPECT_EQ(verdict(), 1);
+}
+
+TEST(Program, PlanWorksForModelsThatDoNotFitHere) {
+  const fs::path package = test::golden_package("mixtral");
+  const auto r = run_program({"plan", package, "--max-memory", "1MiB"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_NE(r.err.find("the cap is"), std::string::npos) << r.err;
+}
+
 TEST(Program, BackendsAreComparedStageByStage) {
   const fs::path golden = test::data_folder() / "goldens/deepseek_v3/golden.safetensors";
   auto r = run_program({"verify", test::golden_package("deepseek_v3"), "--backend", "cpu-ref", "--against",
                         "cpu-ref", "--json"});
   EXPECT_EQ(r.exit_code, 0) << r.out;
-  for (const Json& item : parse_json(r.out, "json")["items"]) EXPECT_EQ(item["error"], 0.0) << item;
+  const Json json = parse_json(r.out, "json");
+  for (const Json& item : json["items"]) EXPECT_EQ(item["error"], 0.0) << item;
   r = run_program({"verify", test::golden_package("deepseek_v3"), "--golden", golden, "--precision", "fast"});
   EXPECT_EQ(r.exit_code, 0) << r.out;
 }

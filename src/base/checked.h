@@ -23,11 +23,7 @@ inline uint64_t checked_add(uint64_t a, uint64_t b, std::string_view what) {
   return sum;
 }
 
-constexpr uint64_t ceil_div(uint64_t a, uint64_t b) {
-  return a / b + (a % b != 0);
-}
-constexpr uint64_t align_up(uint64_t a, uint64_t alignment) {
-  return ceil_div(a, alignment) * alignment;
-}
+constexpr uint64_t ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
+constexpr uint64_t align_up(uint64_t a, uint64_t alignment) { return ceil_div(a, alignment) * alignment; }
 
 }  // namespace moeflux

@@ -82,9 +82,7 @@ const Json* JsonObject::find(const char* key) const {
   return it == value_->end() || it->is_null() ? nullptr : &*it;
 }
 
-bool JsonObject::has(const char* key) const {
-  return find(key) != nullptr;
-}
+bool JsonObject::has(const char* key) const { return find(key) != nullptr; }
 
 const Json& JsonObject::at(const char* key) const {
   const Json* found = find(key);
@@ -96,17 +94,15 @@ void JsonObject::wrong(const char* key, std::string_view wanted) const {
   fail(Errc::Corrupt, "{}: '{}' is {}, want {}", where_, key, shorten(at(key)), wanted);
 }
 
-JsonObject JsonObject::object(const char* key) const {
-  return {at(key), where_ + ": " + key};
-}
+JsonObject JsonObject::object(const char* key) const { return {at(key), where_ + ": " + key}; }
 
 uint64_t JsonObject::count(const char* key, uint64_t least, uint64_t most) const {
   const Json& value = at(key);
   // 4096.0 is a whole number that some writers produce; 4096.5 and 1e300 are not.
   if (value.is_number_float()) {
     const double number = value.get<double>();
-    if (number == std::floor(number) && number >= static_cast<double>(least) &&
-        number <= static_cast<double>(most))
+    if (number == std::floor(number) && number >= static_cast<double>(least) && number < 0x1p63 &&
+        static_cast<uint64_t>(number) <= most)
       return static_cast<uint64_t>(number);
   }
   const bool whole = value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
@@ -125,9 +121,7 @@ double JsonObject::number(const char* key) const {
   return value.get<double>();
 }
 
-double JsonObject::number_or(const char* key, double absent) const {
-  return has(key) ? number(key) : absent;
-}
+double JsonObject::number_or(const char* key, double absent) const { return has(key) ? number(key) : absent; }
 
 bool JsonObject::flag_or(const char* key, bool absent) const {
   const Json* value = find(key);

@@ -56,8 +56,6 @@ uint64_t available_memory() {
   return std::min(free, group_room().value_or(UINT64_MAX));
 }
 
-uint64_t peak_memory() {
-  return field_of("/proc/self/status", "VmHWM").value_or(0);
-}
+uint64_t peak_memory() { return field_of("/proc/self/status", "VmHWM").value_or(0); }
 
 }  // namespace moeflux

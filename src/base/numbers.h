@@ -7,9 +7,7 @@
 
 namespace moeflux {
 
-inline float bf16_to_float(uint16_t bits) {
-  return std::bit_cast<float>(uint32_t{bits} << 16);
-}
+inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
 // Round to nearest, ties to even; a NaN stays a (quiet) NaN.
 inline uint16_t float_to_bf16(float x) {

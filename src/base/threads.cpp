@@ -9,9 +9,7 @@
 
 namespace moeflux {
 
-size_t hardware_threads() {
-  return std::max(1u, std::thread::hardware_concurrency());
-}
+size_t hardware_threads() { return std::max(1u, std::thread::hardware_concurrency()); }
 
 void parallel_for(size_t n, size_t threads, const std::function<void(size_t)>& work) {
   std::atomic<size_t> next = 0;

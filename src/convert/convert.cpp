@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint64_t kSliceBytes = 8u << 20;       // of float values that a worker holds at a time, roughly
 constexpr uint64_t kMemoryBudget = 1200u << 20;  // for the buffers of all workers
-constexpr uint64_t kSyncBytes = 512u << 20;      // written between two entries of the journal
+constexpr uint64_t kSyncBytes = 128u << 20;      // written between two entries of the journal
 
 struct Unit {
   bool expert;
@@ -204,8 +204,16 @@ class Converter {
 
   size_t worker_count() const {
     uint64_t largest = 4 * kSliceBytes;
-    for (const ExpertLayer& l : writer_->layout().manifest.layers)
-      largest = std::max(largest, l.record_bytes + 4 * kSliceBytes);
+    for (const ExpertLayer& l : writer_->layout().manifest.layers) {
+      uint64_t whole = 0;  // a transposed matrix is held as stored and as floats
+      for (size_t p = 0; p < l.parts.size(); ++p) {
+        if (!l.parts[p].tiled) continue;
+        const SourceMatrix m = source_.expert_matrix(l.layer, 0, p);
+        if (!m.transposed.empty())
+          whole = std::max(whole, (m.stored_rows * m.stored_cols + m.rows * m.cols) * 4);
+      }
+      largest = std::max(largest, l.record_bytes + whole + 4 * kSliceBytes);
+    }
     const size_t threads = options_.threads ? options_.threads : hardware_threads();
     return std::clamp<size_t>(kMemoryBudget / largest, 1, threads);
   }
@@ -351,16 +359,27 @@ class Converter {
 
 }  // namespace
 
+namespace {
+
+// "layers.*.self_attn.q_b_proj [192, 96]": the same matrix of all layers under one name.
+std::string without_layer(const TensorSpec& spec) {
+  std::string name = spec.cls == TensorClass::Expert ? "layers.*.experts." + spec.name : spec.name;
+  if (name.starts_with("layers.") && !name.starts_with("layers.*"))
+    name = "layers.*" + name.substr(name.find('.', 7));
+  return fmt::format("{} [{}, {}]", name, spec.rows, spec.cols);
+}
+
+}  // namespace
+
 PackageLayout lay_out_package(const Source& source, const WidthOptions& width,
                               const std::string& source_text) {
   PackageLayout layout;
   layout.manifest.family = source.model().family;
   layout.manifest.source = source_text;
   const auto choose = [&](const TensorSpec& spec, const SourceMatrix& m, Width w) {
-    const MatrixFormat f = choose_format(spec, m.format, w, width.group);
+    const MatrixFormat f = choose_format(spec, m.kept(), w, width.group);
     const bool asked = w != Width::Bf16 && w != Width::Keep && spec.may_narrow;
-    if (asked && f == MatrixFormat::plain(MatrixType::Bf16))
-      layout.stays_bf16.push_back(fmt::format("{} [{}, {}]", spec.name, spec.rows, spec.cols));
+    if (asked && f == MatrixFormat::plain(MatrixType::Bf16)) ++layout.stays_bf16[without_layer(spec)];
     return f;
   };
   for (const TensorSpec& spec : source.resident())

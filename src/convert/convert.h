@@ -44,6 +44,10 @@ struct ConvertResult {
 };
 ConvertResult convert_package(const OpenSource& open, const fs::path& package, const ConvertOptions& options);
 
+// True where an earlier conversion was killed after its package was whole and before it had tidied up: tidies
+// up.
+bool finish_tidying(const fs::path& package);
+
 // A package under construction: files of the right size in PACKAGE.partial/package. publish() makes it whole.
 class PackageWriter {
  public:

@@ -107,6 +107,8 @@ double store_plain(const MatrixFormat& f, std::span<const float> w, std::byte* o
 }
 
 double quantise_row(const MatrixFormat& f, std::span<const float> w, size_t at, Block& block) {
+  check(w.size() % f.group == 0 && (f.is_affine() || f.type == MatrixType::Mxfp4),
+        "whole groups of a known code");
   double sum = 0;
   for (uint64_t g = 0; g * f.group < w.size(); ++g) {
     const float* in = w.data() + g * f.group;

@@ -27,7 +27,8 @@ MatrixFormat choose_format(const TensorSpec& spec, const MatrixFormat& source, W
     case Width::Q8: {
       const int bits = width == Width::Q4 ? 4 : 8;
       if (coded && source.code_bits() <= static_cast<size_t>(bits)) return source;
-      return spec.cols % group ? bf16 : MatrixFormat::affine(bits, group);
+      if (spec.cols % group) return coded ? source : bf16;
+      return MatrixFormat::affine(bits, group);
     }
     case Width::Mxfp4:
       if (coded && source.code_bits() == 4) return source;
@@ -77,8 +78,6 @@ void PackageLayout::finish() {
   }
 }
 
-uint64_t PackageLayout::total_bytes() const {
-  return resident_file_bytes + manifest.expert_bytes();
-}
+uint64_t PackageLayout::total_bytes() const { return resident_file_bytes + manifest.expert_bytes(); }
 
 }  // namespace moeflux

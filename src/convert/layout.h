@@ -1,6 +1,7 @@
 // What a package will contain before any of it is written: formats, sizes and places of all tensors.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@ struct PackageLayout {
   Manifest manifest;            // checksums still zero
   std::string resident_header;  // of resident.safetensors
   uint64_t resident_file_bytes = 0;
-  std::vector<std::string> stays_bf16;  // matrices that no group divides
+  std::map<std::string, uint64_t> stays_bf16;  // matrices that no group divides, and how many of each
 
   // Appends a tensor; finish() then gives every tensor its place in the file.
   void add_resident(const TensorSpec& spec, const MatrixFormat& format);

@@ -20,9 +20,7 @@ fs::path partial_folder(const fs::path& package) {
   return p;
 }
 
-fs::path consumed_headers(const fs::path& package) {
-  return partial_folder(package) / "headers";
-}
+fs::path consumed_headers(const fs::path& package) { return partial_folder(package) / "headers"; }
 
 void check_target(const fs::path& package, uint64_t bytes, bool check_space) {
   std::error_code ec;
@@ -41,6 +39,13 @@ void check_target(const fs::path& package, uint64_t bytes, bool check_space) {
   if (!fs::create_directories(partial, ec) && ec)
     fail(ec.value() == ENOSPC ? Errc::NoSpace : Errc::Io, "{}: cannot create: {}", partial.string(),
          ec.message());
+}
+
+bool finish_tidying(const fs::path& package) {
+  const fs::path partial = partial_folder(package);
+  if (!is_package(package) || !fs::exists(partial) || fs::exists(partial / "package")) return false;
+  fs::remove_all(partial);
+  return true;
 }
 
 PartialLock::PartialLock(const fs::path& package)

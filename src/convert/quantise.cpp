@@ -21,9 +21,7 @@ using Ints = int32_t __attribute__((vector_size(64)));
 using Bytes = uint8_t __attribute__((vector_size(16)));
 using Four = float __attribute__((vector_size(16)));
 
-MOEFLUX_INLINE void load(const float* p, Lanes& v) {
-  __builtin_memcpy(&v, p, sizeof v);
-}
+MOEFLUX_INLINE void load(const float* p, Lanes& v) { __builtin_memcpy(&v, p, sizeof v); }
 
 // Adding and taking away 1.5 * 2^23 rounds to the nearest even integer.
 MOEFLUX_INLINE void round_even(Lanes& x) {
@@ -187,9 +185,7 @@ FitFn choose_fit() {
   return __builtin_cpu_supports("avx2") ? fit_avx2 : fit_plain;
 }
 #else
-FitFn choose_fit() {
-  return fit_plain;
-}
+FitFn choose_fit() { return fit_plain; }
 #endif
 
 }  // namespace

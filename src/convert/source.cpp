@@ -9,9 +9,7 @@
 namespace moeflux {
 namespace {
 
-bool is_plain(DType t) {
-  return t == DType::F32 || t == DType::F16 || t == DType::BF16;
-}
+bool is_plain(DType t) { return t == DType::F32 || t == DType::F16 || t == DType::BF16; }
 
 MatrixFormat plain_format(DType t) {
   return MatrixFormat::plain(t == DType::F32   ? MatrixType::F32
@@ -105,20 +103,19 @@ Source::Source(const Checkpoint& checkpoint, const ModelConfig& model, const Jso
   options_.mtp = mtp;
   if (model_.has(Mixer::Mla) && !mla_is_split()) {
     // Coded rows cannot be transposed without loss; otherwise the transposed key matrix is the faster one.
-    const std::string path = prefix_ + "layers.0.self_attn.kv_b_proj";
-    const CheckpointTensor* weight = find(path + ".weight");
-    options_.mla_key_transposed = !(keep_resident && weight && !is_plain(weight->info.type));
+    options_.mla_key_transposed = !(keep_resident && mla_is_coded());
   }
   resident_ = resident_schema(model_, options_);
   parts_ = expert_schema(model_);
   for (const TensorSpec& spec : resident_) spec.matrix ? resolve_matrix(spec) : resolve_vector(spec);
   for (const uint64_t layer : expert_layers(model_, options_)) check_expert_formats(layer);
   sort_leftovers();
+  resolving_ = false;
 }
 
 const CheckpointTensor* Source::find(const std::string& name) const {
   const CheckpointTensor* t = checkpoint_.find(name);
-  if (t) used_[t] = true;
+  if (t && resolving_) used_[t] = true;  // workers read concurrently later
   return t;
 }
 
@@ -128,8 +125,16 @@ const CheckpointTensor& Source::need(const std::string& name, const std::string&
   return *t;
 }
 
-bool Source::mla_is_split() const {
-  return checkpoint_.find(prefix_ + "layers.0.self_attn.embed_q.weight");
+bool Source::mla_is_split() const { return checkpoint_.find(prefix_ + "layers.0.self_attn.embed_q.weight"); }
+
+// Whether any layer's kv_b_proj is quantised.
+bool Source::mla_is_coded() const {
+  for (uint64_t l = 0; l < model_.n_layers() + options_.mtp; ++l) {
+    const std::string path = source_name(layer_prefix(model_, l) + "self_attn.kv_b_proj");
+    const CheckpointTensor* weight = checkpoint_.find(path + ".weight");
+    if ((weight && !is_plain(weight->info.type)) || checkpoint_.find(path + ".weight_packed")) return true;
+  }
+  return false;
 }
 
 std::string Source::moe_prefix(uint64_t layer) const {
@@ -278,12 +283,14 @@ SourceMatrix Source::coded_module(const std::string& path, const CheckpointTenso
     const DType t = m.scales->info.type;
     if (!is_plain(t) && t != DType::U8 && t != DType::F8E8M0) wrong_shape(m.scales->info, "a scale type");
     check_shape(info, {rows, cols}, slabs);
-    const auto& s = m.scales->info.shape;
-    const bool per_tensor = m.scales->info.elements() == 1 && slabs == 0;
-    const bool per_row =
-        !s.empty() && s == std::vector<uint64_t>{rows, 1} && slabs == 0 && ceil_div(rows, 128) != rows;
-    if (!per_tensor && !per_row)
-      check_shape(m.scales->info, {ceil_div(rows, 128), ceil_div(cols, 128)}, slabs);
+    std::vector<uint64_t> blocks = {ceil_div(rows, 128), ceil_div(cols, 128)};
+    const auto& shape = m.scales->info.shape;
+    if (slabs == 0 && shape != blocks && m.scales->info.elements() == 1)
+      m.fp8_scales = SourceMatrix::Fp8Scales::Tensor;
+    else if (slabs == 0 && shape != blocks && shape == std::vector<uint64_t>{rows, 1})
+      m.fp8_scales = SourceMatrix::Fp8Scales::Rows;
+    else
+      check_shape(m.scales->info, std::move(blocks), slabs);
     m.coding = SourceMatrix::Coding::Fp8;
     m.format = MatrixFormat::fp8();
     return m;
@@ -298,8 +305,11 @@ SourceMatrix Source::coded_module(const std::string& path, const CheckpointTenso
   }
   // MLX. Width and groups follow from the shapes; the table in config.json must agree where it speaks.
   const Json* setting = quantisation_.contains(path) ? &quantisation_[path] : &quantisation_;
-  const std::string mode =
-      setting->is_object() ? setting->value("mode", quantisation_.value("mode", "affine")) : "affine";
+  std::string mode = "affine";  // which is the one with biases, whatever else the table speaks of
+  if (!checkpoint_.find(path + ".biases"))
+    for (const Json* table : {&quantisation_, setting})
+      if (table->is_object() && table->contains("mode") && (*table)["mode"].is_string())
+        mode = (*table)["mode"].get<std::string>();
   const uint64_t words = info.shape.empty() ? 0 : info.shape.back();
   const uint64_t groups = m.scales->info.shape.empty() ? 0 : m.scales->info.shape.back();
   if (groups == 0 || cols % groups != 0 || words * 32 % cols != 0)
@@ -595,11 +605,9 @@ void Source::read_scales(const SourceMatrix& m, const RowRun& run, uint64_t at, 
   // How many rows share a scale row, and how many scales lie in one.
   uint64_t share = 1, width = groups;
   if (m.coding == SourceMatrix::Coding::Fp8) {
-    const auto& shape = m.scales->info.shape;
-    share = m.scales->info.elements() == 1             ? m.stored_rows
-            : shape[shape.size() - 2] == m.stored_rows ? 1
-                                                       : 128;
-    width = share == 128 ? groups : 1;
+    using Scales = SourceMatrix::Fp8Scales;
+    share = m.fp8_scales == Scales::Blocks ? 128 : m.fp8_scales == Scales::Rows ? 1 : m.stored_rows;
+    width = m.fp8_scales == Scales::Blocks ? groups : 1;
   }
   const uint64_t slab_rows = ceil_div(m.stored_rows, share), low = run.first / share;
   const uint64_t high = (run.first + (run.count - 1) * run.step) / share;
@@ -632,17 +640,21 @@ void Source::read_transposed(const SourceMatrix& m, uint64_t first, uint64_t cou
   out.type = DType::F32;
   out.plain.resize(count * m.cols * sizeof(float));
   auto* values = reinterpret_cast<float*>(out.plain.data());
-  std::vector<float> stored(m.stored_cols);
+  constexpr uint64_t kStrip =
+      32;  // stored rows at a time: each wanted row then gets this many values in one piece
+  std::vector<float> strip(kStrip * m.stored_cols);
   SourceRows block;
   uint64_t row = 0;
   for (const TransposedRun& run : m.transposed) {
     const uint64_t from = std::max(first, row), to = std::min(first + count, row + run.columns.count);
-    if (from < to) {
-      read_rows(straight, run.row0, m.cols, block);
-      for (uint64_t c = 0; c < m.cols; ++c) {
-        rows_to_float(straight, block, c, stored.data());
-        for (uint64_t r = from; r < to; ++r)
-          values[(r - first) * m.cols + c] = stored[run.columns.first + (r - row) * run.columns.step];
+    if (from < to) read_rows(straight, run.row0, m.cols, block);
+    for (uint64_t c = 0; from < to && c < m.cols; c += kStrip) {
+      const uint64_t n = std::min(kStrip, m.cols - c);
+      for (uint64_t i = 0; i < n; ++i) rows_to_float(straight, block, c + i, &strip[i * m.stored_cols]);
+      for (uint64_t r = from; r < to; ++r) {
+        const float* in = &strip[run.columns.first + (r - row) * run.columns.step];
+        float* at = values + (r - first) * m.cols + c;
+        for (uint64_t i = 0; i < n; ++i) at[i] = in[i * m.stored_cols];
       }
     }
     row += run.columns.count;

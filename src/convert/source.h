@@ -40,7 +40,13 @@ struct SourceMatrix {
   int bits = 0;            // Bits: of a code in the row's bit stream
   bool symmetric = false;  // Bits: value = (code - 2^(bits-1)) * scale; no biases
 
+  enum class Fp8Scales : uint8_t { Blocks, Rows, Tensor } fp8_scales = Fp8Scales::Blocks;
+
   bool is_coded() const { return coding != Coding::Plain; }
+  // What keeps its values: coded rows that are transposed arrive as floats.
+  MatrixFormat kept() const {
+    return is_coded() && !transposed.empty() ? MatrixFormat::plain(MatrixType::F32) : format;
+  }
 };
 
 // Rows of a matrix as they are stored, one code per element.
@@ -104,6 +110,7 @@ class Source {
   void check_expert_formats(uint64_t layer);
   void sort_leftovers();
   bool mla_is_split() const;
+  bool mla_is_coded() const;
   void read_run(const SourceMatrix& m, const RowRun& run, uint64_t at, SourceRows& out) const;
   void read_scales(const SourceMatrix& m, const RowRun& run, uint64_t at, SourceRows& out) const;
   void read_transposed(const SourceMatrix& m, uint64_t first, uint64_t count, SourceRows& out) const;
@@ -119,7 +126,9 @@ class Source {
   std::map<std::string, SourceMatrix> matrices_;
   std::map<std::string, SourceVector> vectors_;
   std::map<std::string, uint64_t> ignored_;
-  mutable std::map<const CheckpointTensor*, bool> used_;
+  mutable std::map<const CheckpointTensor*, bool>
+      used_;  // written while the constructor resolves, then only read
+  bool resolving_ = true;
 };
 
 }  // namespace moeflux

@@ -199,7 +199,7 @@ class TileFiller {
         const uint32_t code = code_at(view, r, c);
         std::memcpy(&codes[r * stride + c * size], &code, size);
       }
-    std::memcpy(scales.data(), tile + f_.tile_code_bytes(), scales.size());
+    if (!scales.empty()) std::memcpy(scales.data(), tile + f_.tile_code_bytes(), scales.size());
     if (f_.is_affine())
       std::memcpy(biases.data(), tile + f_.tile_code_bytes() + scales.size(), scales.size());
     for (size_t g = 0; g < f_.tile_groups(); ++g)
@@ -302,6 +302,24 @@ PackageLayout synthetic_layout(const SynthSource& s, const WidthOptions& width, 
   return layout;
 }
 
+// Judges the size before a list of all tensors is made: absurd shapes have more tensors than memory can hold.
+void check_room(const fs::path& source, const fs::path& out, const SynthOptions& options) {
+  const ModelConfig m = read_synth_source(source, options, false).model;
+  uint64_t values = 0, expert = 0;
+  for (const TensorSpec& spec : resident_schema(m, {}))
+    values = checked_add(values, spec.rows * spec.cols, spec.name);
+  for (const TensorSpec& part : expert_schema(m)) expert += part.rows * part.cols;
+  const uint64_t experts = checked_mul(expert_layers(m, {}).size(), m.moe.n_experts, "experts");
+  values = checked_add(values, checked_mul(experts, expert, "experts"), "model size");
+  const uint64_t bytes = checked_mul(values, 2, "model size");
+  const fs::path parent = target_folder(out).parent_path();
+  if (!fs::is_directory(parent))
+    fail(Errc::NotFound, "{}: the folder {} is not there", out.string(), parent.string());
+  if (const auto space = fs::space(parent); space.available < bytes)
+    fail(Errc::NoSpace, "{}: about {} bytes are needed, its disk has {} free", out.string(), bytes,
+         space.available);
+}
+
 }  // namespace
 
 void SyntheticRule::fill(const std::string& name, const std::vector<uint64_t>& shape, uint64_t first,
@@ -377,6 +395,7 @@ std::map<std::string, std::vector<uint64_t>> published_tensors(const ModelConfig
 }
 
 void write_synthetic_checkpoint(const fs::path& source, const fs::path& out, const SynthOptions& options) {
+  check_room(source, out, options);
   const SynthSource s = read_synth_source(source, options, true);
   struct Job {
     size_t shard, tensor;
@@ -397,9 +416,6 @@ void write_synthetic_checkpoint(const fs::path& source, const fs::path& out, con
     return shards.size() == 1 ? std::string("model.safetensors")
                               : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
   };
-  if (const auto space = fs::space(folder.path()); space.available < total)
-    fail(Errc::NoSpace, "{}: {} bytes are needed, its disk has {} free", out.string(), total,
-         space.available);
   std::vector<File> files;
   std::vector<Job> jobs;
   Json weight_map = Json::object();

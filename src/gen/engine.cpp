@@ -36,9 +36,7 @@ PlanRequest plan_request(const EngineOptions& o) {
 
 }  // namespace
 
-std::vector<std::string> backend_names() {
-  return {"cpu-ref"};
-}
+std::vector<std::string> backend_names() { return {"cpu-ref"}; }
 
 Engine::Engine(const fs::path& package, const EngineOptions& options)
     : options_(options),

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "base/checked.h"
 #include "package/safetensors.h"
@@ -34,11 +35,20 @@ class GoldenFile {
   }
   const GoldenTensor* find(const std::string& name) const {
     const auto it = tensors_.find(name);
-    return it == tensors_.end() ? nullptr : &it->second;
+    if (it == tensors_.end()) return nullptr;
+    used_.insert(name);
+    return &it->second;
+  }
+  std::vector<std::string> unused() const {
+    std::vector<std::string> names;
+    for (const auto& [name, _] : tensors_)
+      if (!used_.contains(name)) names.push_back(name);
+    return names;
   }
   std::vector<Token> tokens(const std::string& name) const {
     const GoldenTensor* t = find(name);
     if (!t) fail(Errc::Corrupt, "{}: no tensor {}", path_, name);
+    if (t->values.empty()) fail(Errc::Corrupt, "{}: tensor {} has no tokens", path_, name);
     std::vector<Token> out;
     for (const float f : t->values) {
       if (f < 0) fail(Errc::Corrupt, "{}: tensor {} has the token {}", path_, name, f);
@@ -63,6 +73,7 @@ class GoldenFile {
  private:
   std::string path_;
   std::map<std::string, GoldenTensor> tensors_;
+  mutable std::set<std::string> used_;
 };
 
 // Largest difference; NaN where any value is NaN, infinity where the sizes differ.
@@ -95,6 +106,8 @@ class GoldenCheck {
   std::vector<VerifyItem> run() {
     for (const std::string& p : golden_.prompts()) prompt(p);
     if (golden_.find("greedy.input_ids")) greedy();
+    for (const std::string& name : golden_.unused())
+      add(fmt::format("golden tensor {}", name), INFINITY, "has no counterpart in this model");
     return std::move(items_);
   }
 
@@ -168,6 +181,7 @@ class GoldenCheck {
 
   void greedy() {
     const auto want = golden_.tokens("greedy.output_ids");
+    golden_.find("greedy.margin");  // tells how clear each choice was; nothing to compare
     const auto sequence = engine_.make_sequence();
     const auto got = engine_.generate_greedy(*sequence, golden_.tokens("greedy.input_ids"), want.size());
     size_t same = 0;

@@ -65,9 +65,7 @@ void File::write_at(uint64_t offset, std::span<const std::byte> from) const {
   }
 }
 
-void File::append(std::string_view text) const {
-  write_at(size(), std::as_bytes(std::span(text)));
-}
+void File::append(std::string_view text) const { write_at(size(), std::as_bytes(std::span(text))); }
 
 void File::resize(uint64_t bytes) const {
   if (ftruncate(fd(), static_cast<off_t>(bytes)) != 0)

@@ -137,6 +137,8 @@ void apply_yarn(RopeConfig& rope, std::vector<double>& f, const RopeValues& valu
   const auto correction = [&](double turns) {
     return dim * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));
   };
+  refuse(c, values.number_or("beta_fast", 32) <= 0 || values.number_or("beta_slow", 1) <= 0,
+         "beta_fast and beta_slow must be positive");
   double low = correction(values.number_or("beta_fast", 32)),
          high = correction(values.number_or("beta_slow", 1));
   if (values.with("truncate").flag_or("truncate", true)) low = std::floor(low), high = std::ceil(high);
@@ -150,7 +152,9 @@ void apply_yarn(RopeConfig& rope, std::vector<double>& f, const RopeValues& valu
   const double mscale = values.number_or("mscale", 0), all = values.number_or("mscale_all_dim", 0);
   const double derived = mscale != 0 && all != 0 ? yarn_mscale(factor, mscale) / yarn_mscale(factor, all)
                                                  : yarn_mscale(factor, 1);
-  rope.scale = static_cast<float>(values.number_or("attention_factor", derived));
+  const double scale = values.number_or("attention_factor", derived);
+  refuse(c, !(std::fabs(scale) < 1e6), fmt::format("YaRN attention factor {}", scale));
+  rope.scale = static_cast<float>(scale);
 }
 
 RopeConfig parse_rope(const JsonObject& c, const RopeValues& values, uint64_t dim, uint64_t max_position) {
@@ -159,7 +163,7 @@ RopeConfig parse_rope(const JsonObject& c, const RopeValues& values, uint64_t di
   refuse(c, dim == 0 || dim % 2 != 0,
          fmt::format("{} rotated components of a head: want an even number", dim));
   const double theta = values.with("rope_theta").number("rope_theta");
-  if (!(theta > 1) || theta > 1e15) c.wrong("rope_theta", "a number above 1");
+  if (!(theta > 1) || theta > 1e15) values.with("rope_theta").wrong("rope_theta", "a number above 1");
   std::vector<double> f(dim / 2);
   for (size_t i = 0; i < f.size(); ++i)
     f[i] = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
@@ -223,6 +227,7 @@ void parse_mla(ModelConfig& m, const JsonObject& c) {
     const double factor = values.number_or("factor", static_cast<double>(m.max_position) / original);
     scale *= std::pow(yarn_mscale(factor, all), 2);
   }
+  refuse(c, !(scale < 1e6), fmt::format("softmax scale {}", scale));
   m.attention.scale = static_cast<float>(scale);
 }
 
@@ -275,7 +280,8 @@ void parse_layers(ModelConfig& m, const Family& family, const JsonObject& c) {
     if (const Json* list = c.find("mlp_only_layers")) {
       if (!list->is_array()) c.wrong("mlp_only_layers", "a list of layer numbers");
       for (const Json& entry : *list) {
-        if (!entry.is_number_unsigned()) c.wrong("mlp_only_layers", "a list of layer numbers");
+        if (!entry.is_number_integer() || entry.get<int64_t>() < 0)
+          c.wrong("mlp_only_layers", "a list of layer numbers");
         if (entry.get<uint64_t>() < n) m.layers[entry.get<uint64_t>()].sparse = false;
       }
     }
@@ -310,7 +316,9 @@ void parse_moe(ModelConfig& m, const Family& family, const JsonObject& c) {
   if (family.router == Router::Sigmoid) e.score_bias = true;
   if (family.dense_first) {  // DeepSeek and GLM
     e.norm_eps = 1e-20f;
-    e.scaling = static_cast<float>(c.number_or("routed_scaling_factor", 1));
+    const double scaling = c.number_or("routed_scaling_factor", 1);
+    if (!(std::fabs(scaling) < 1e6)) c.wrong("routed_scaling_factor", "a number below a million");
+    e.scaling = static_cast<float>(scaling);
     e.n_groups = c.count_or("n_group", 1, 1, e.n_experts);
     e.top_groups = c.count_or("topk_group", e.n_groups, 1, e.n_groups);
     refuse(c, e.n_experts % e.n_groups != 0,
@@ -331,9 +339,7 @@ void parse_moe(ModelConfig& m, const Family& family, const JsonObject& c) {
 
 }  // namespace
 
-double yarn_mscale(double factor, double m) {
-  return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
-}
+double yarn_mscale(double factor, double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; }
 
 bool ModelConfig::has(Mixer mixer) const {
   return std::ranges::any_of(layers, [&](const LayerConfig& l) { return l.mixer == mixer; });

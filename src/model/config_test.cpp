@@ -19,8 +19,10 @@ Json deepseek(double theta, double factor, double beta_fast) {
   c["qk_rope_head_dim"] = 64;
   c["qk_nope_head_dim"] = 128;
   c["rope_theta"] = theta;
-  c["rope_scaling"] = {{"type", "yarn"}, {"factor", factor}, {"original_max_position_embeddings", 4096},
-                       {"beta_fast", beta_fast}, {"beta_slow", 1}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
+  c["rope_scaling"] = {
+      {"type", "yarn"},         {"factor", factor}, {"original_max_position_embeddings", 4096},
+      {"beta_fast", beta_fast}, {"beta_slow", 1},   {"mscale", 1.0},
+      {"mscale_all_dim", 1.0}};
   return c;
 }
 
@@ -99,23 +101,38 @@ TEST(Config, EveryBadFieldIsNamed) {
     const char *family, *field;
     Json value;
   } cases[] = {
-      {"qwen3_moe", "hidden_size", 0},          {"qwen3_moe", "hidden_size", -1},
-      {"qwen3_moe", "hidden_size", 1e18},       {"qwen3_moe", "hidden_size", "128"},
-      {"qwen3_moe", "hidden_size", 128.5},      {"qwen3_moe", "num_hidden_layers", 0},
-      {"qwen3_moe", "num_hidden_layers", 1e9},  {"qwen3_moe", "vocab_size", 0},
-      {"qwen3_moe", "num_experts_per_tok", 17}, {"qwen3_moe", "num_experts_per_tok", 0},
-      {"qwen3_moe", "num_local_experts", 0},    {"qwen3_moe", "num_key_value_heads", 3},
-      {"qwen3_moe", "rms_norm_eps", 0},         {"qwen3_moe", "rms_norm_eps", -1},
-      {"qwen3_moe", "hidden_act", "gelu"},      {"qwen3_moe", "head_dim", 0},
-      {"qwen3_moe", "mlp_only_layers", "x"},    {"qwen3_moe", "moe_intermediate_size", nullptr},
-      {"qwen3_moe", "model_type", "llama"},     {"qwen3_moe", "model_type", nullptr},
+      {"qwen3_moe", "hidden_size", 0},
+      {"qwen3_moe", "hidden_size", -1},
+      {"qwen3_moe", "hidden_size", 1e18},
+      {"qwen3_moe", "hidden_size", "128"},
+      {"qwen3_moe", "hidden_size", 128.5},
+      {"qwen3_moe", "num_hidden_layers", 0},
+      {"qwen3_moe", "num_hidden_layers", 1e9},
+      {"qwen3_moe", "vocab_size", 0},
+      {"qwen3_moe", "num_experts_per_tok", 17},
+      {"qwen3_moe", "num_experts_per_tok", 0},
+      {"qwen3_moe", "num_local_experts", 0},
+      {"qwen3_moe", "num_key_value_heads", 3},
+      {"qwen3_moe", "rms_norm_eps", 0},
+      {"qwen3_moe", "rms_norm_eps", -1},
+      {"qwen3_moe", "hidden_act", "gelu"},
+      {"qwen3_moe", "head_dim", 0},
+      {"qwen3_moe", "mlp_only_layers", "x"},
+      {"qwen3_moe", "moe_intermediate_size", nullptr},
+      {"qwen3_moe", "model_type", "llama"},
+      {"qwen3_moe", "model_type", nullptr},
       {"qwen3_moe", "rope_parameters", Json{{"rope_type", "linear"}, {"rope_theta", 1e4}}},
       {"qwen3_moe", "rope_parameters", Json{{"rope_type", "default"}}},
-      {"deepseek_v3", "n_group", 3},            {"deepseek_v3", "topk_group", 5},
-      {"deepseek_v3", "kv_lora_rank", 0},       {"deepseek_v3", "qk_rope_head_dim", 15},
-      {"deepseek_v3", "scoring_func", "softmax"}, {"qwen3_next", "linear_num_value_heads", 3},
-      {"qwen3_next", "layer_types", Json{"full_attention"}}, {"gpt_oss", "sliding_window", 0},
-      {"gpt_oss", "swiglu_limit", -1},          {"glm4_moe", "moe_layer_freq", 2},
+      {"deepseek_v3", "n_group", 3},
+      {"deepseek_v3", "topk_group", 5},
+      {"deepseek_v3", "kv_lora_rank", 0},
+      {"deepseek_v3", "qk_rope_head_dim", 15},
+      {"deepseek_v3", "scoring_func", "softmax"},
+      {"qwen3_next", "linear_num_value_heads", 3},
+      {"qwen3_next", "layer_types", Json{"full_attention"}},
+      {"gpt_oss", "sliding_window", 0},
+      {"gpt_oss", "swiglu_limit", -1},
+      {"glm4_moe", "moe_layer_freq", 2},
   };
   for (const auto& c : cases) {
     Json config = golden_config(c.family);

@@ -41,7 +41,9 @@ void place_experts(const PlanRequest& r, const Manifest& manifest, MemoryPlan& p
   plan.vram_slot_bytes = std::min(r.vram.value_or(0), plan.expert_bytes);
   plan.ram_slot_bytes = r.ram ? *r.ram : limit > fixed ? limit - fixed : 0;
   plan.ram_slot_bytes = std::min(plan.ram_slot_bytes, plan.expert_bytes);
+  if (!r.refuse) plan.ram_slot_bytes = std::max(plan.ram_slot_bytes, least);
   plan.host_bytes = checked_add(fixed, plan.ram_slot_bytes, "memory plan");
+  plan.fits = plan.host_bytes <= limit;
   const std::string parts = fmt::format("resident weights {}, KV cache for {} tokens {}, overhead {}",
                                         format_bytes(plan.resident_bytes), plan.ctx,
                                         format_bytes(plan.kv_bytes), format_bytes(plan.overhead_bytes));
@@ -49,7 +51,7 @@ void place_experts(const PlanRequest& r, const Manifest& manifest, MemoryPlan& p
     fail(Errc::OutOfMemory, "{} of expert slots in RAM are too few: at least {} are needed ({}; {} {})",
          format_bytes(plan.ram_slot_bytes), format_bytes(least), parts,
          r.max_memory && *r.max_memory <= r.available ? "the cap is" : "available are", format_bytes(limit));
-  if (plan.host_bytes > limit)
+  if (!plan.fits && r.refuse)
     fail(Errc::OutOfMemory, "{} are needed ({}, expert slots {}), but {} {}", format_bytes(plan.host_bytes),
          parts, format_bytes(plan.ram_slot_bytes),
          r.max_memory && *r.max_memory <= r.available ? "the cap is" : "available are", format_bytes(limit));

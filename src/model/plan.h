@@ -15,6 +15,7 @@ struct PlanRequest {
   std::optional<uint64_t> max_memory;  // cap on the host total
   uint64_t available = 0;              // memory that can be had
   uint64_t chunk = 512;                // tokens of a prefill step
+  bool refuse = true;                  // a plan that does not fit; otherwise it says so
   size_t kv_bytes = 2;                 // per KV value
 };
 
@@ -22,6 +23,7 @@ inline constexpr uint64_t kDefaultContext = 4096;
 
 struct MemoryPlan {
   uint64_t ctx = 0;
+  bool fits = true;
   std::array<uint64_t, kTensorClasses> class_bytes{};  // of the package, experts included
   uint64_t resident_bytes = 0, kv_bytes = 0, overhead_bytes = 0;
   uint64_t expert_bytes = 0, n_experts = 0;  // all of them

@@ -7,9 +7,7 @@
 namespace moeflux {
 namespace {
 
-bool has_integer_codes(const MatrixFormat& f) {
-  return f.is_affine() || f.type == MatrixType::Mxfp4;
-}
+bool has_integer_codes(const MatrixFormat& f) { return f.is_affine() || f.type == MatrixType::Mxfp4; }
 
 // Codes, scales and biases of one row, spread out so that the products below read like the contract.
 struct RowCodes {

@@ -7,15 +7,9 @@
 
 namespace moeflux {
 
-inline float sigmoid(float x) {
-  return 1.0f / (1.0f + std::exp(-x));
-}
-inline float silu(float x) {
-  return x * sigmoid(x);
-}
-inline float softplus(float x) {
-  return x > 20.0f ? x : std::log1p(std::exp(x));
-}
+inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+inline float silu(float x) { return x * sigmoid(x); }
+inline float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
 // out = w * (x / sqrt(mean(x^2) + eps)); out may be x.
 void rms_norm_ref(std::span<const float> x, std::span<const float> w, float eps, float* out);

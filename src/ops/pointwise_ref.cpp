@@ -32,9 +32,7 @@ void clamped_swiglu_ref(const float* gate, const float* up, size_t n, float limi
   }
 }
 
-void softmax_ref(float* x, size_t n) {
-  softmax(x, n, *std::max_element(x, x + n), 0.0f);
-}
+void softmax_ref(float* x, size_t n) { softmax(x, n, *std::max_element(x, x + n), 0.0f); }
 
 void softmax_ref(float* x, size_t n, float sink) {
   const float most = std::max(*std::max_element(x, x + n), sink);

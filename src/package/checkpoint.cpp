@@ -30,9 +30,7 @@ std::set<std::string> shards_of_index(const fs::path& path, std::map<std::string
 
 }  // namespace
 
-bool is_package(const fs::path& folder) {
-  return fs::exists(folder / "moeflux.json");
-}
+bool is_package(const fs::path& folder) { return fs::exists(folder / "moeflux.json"); }
 
 bool is_checkpoint(const fs::path& folder) {
   return fs::exists(folder / "config.json") &&

@@ -83,12 +83,8 @@ void refuse_overlaps(const std::vector<TensorInfo>& tensors, const std::string& 
 
 }  // namespace
 
-const char* to_string(DType type) {
-  return kTypes[static_cast<size_t>(type)].name;
-}
-size_t bits_of(DType type) {
-  return kTypes[static_cast<size_t>(type)].bits;
-}
+const char* to_string(DType type) { return kTypes[static_cast<size_t>(type)].name; }
+size_t bits_of(DType type) { return kTypes[static_cast<size_t>(type)].bits; }
 
 uint64_t TensorInfo::elements() const {
   uint64_t n = 1;

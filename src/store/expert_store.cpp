@@ -21,16 +21,12 @@ struct ExpertStore::SlotClass {
   std::map<ExpertKey, std::list<Slot>::iterator> where;
 };
 
-ExpertStore::Lease::Lease(Slot& slot) noexcept : slot_(&slot) {
-  ++slot.pins;
-}
+ExpertStore::Lease::Lease(Slot& slot) noexcept : slot_(&slot) { ++slot.pins; }
 ExpertStore::Lease::Lease(Lease&& o) noexcept : slot_(std::exchange(o.slot_, nullptr)) {}
 ExpertStore::Lease::~Lease() {
   if (slot_) --slot_->pins;
 }
-std::span<const std::byte> ExpertStore::Lease::bytes() const noexcept {
-  return slot_->buffer.bytes();
-}
+std::span<const std::byte> ExpertStore::Lease::bytes() const noexcept { return slot_->buffer.bytes(); }
 
 ExpertStore::ExpertStore(const Package& package, uint64_t budget_bytes, bool check_reads)
     : package_(package), check_reads_(check_reads) {
@@ -89,7 +85,9 @@ ExpertStore::Lease ExpertStore::lease(ExpertKey key) {
 
 ExpertStore::Slot& ExpertStore::load(SlotClass& cls, ExpertKey key, const ExpertLayer& l) {
   if (cls.slots.size() < cls.most_slots) {
-    cls.slots.emplace_front().buffer = AlignedBuffer(l.record_bytes);
+    AlignedBuffer buffer(
+        l.record_bytes);  // before the slot: where memory runs out, there is none without bytes
+    cls.slots.emplace_front().buffer = std::move(buffer);
   } else {
     auto it = std::find_if(cls.slots.rbegin(), cls.slots.rend(), [](const Slot& s) { return s.pins == 0; });
     check(it != cls.slots.rend(), "a slot that no lease pins");

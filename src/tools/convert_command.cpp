@@ -46,8 +46,8 @@ std::map<std::string, uint64_t> bytes_by_format(const Manifest& m) {
 
 void report_layout(const Source& source, const PackageLayout& layout) {
   for (const auto& [what, n] : source.ignored()) fmt::print(stderr, "left out: {} ({} tensors)\n", what, n);
-  for (const std::string& name : layout.stays_bf16)
-    fmt::print(stderr, "stays bf16: {} (its width is no multiple of the group)\n", name);
+  for (const auto& [name, n] : layout.stays_bf16)
+    fmt::print(stderr, "stays bf16: {} {} (its width is no multiple of the group)\n", n, name);
 }
 
 Json layout_json(const PackageLayout& layout, const Source& source) {
@@ -76,6 +76,10 @@ void print_layout(const PackageLayout& layout) {
 }
 
 void convert(const Options& o) {
+  if (!o.dry_run && finish_tidying(o.out)) {
+    fmt::print(stderr, "{}: was finished already\n", o.out);
+    return;
+  }
   const OpenSource open = open_source(o.source, o.out, o.mtp, o.resident == "keep");
   const PackageLayout layout = lay_out_package(*open.source, o.width(), "");
   report_layout(*open.source, layout);

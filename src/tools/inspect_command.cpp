@@ -213,13 +213,23 @@ void inspect(const Options& o) {
 
 void plan(const Options& o) {
   const Subject s = open_subject(o, false);
-  // With a budget the plan may be for another machine; without one, this machine's memory is the budget.
-  const uint64_t available = o.max_memory || o.ram ? UINT64_MAX : available_memory();
-  const MemoryPlan p = make_plan(
-      s.model, s.manifest,
-      {.ram = o.ram, .vram = o.vram, .ctx = o.ctx, .max_memory = o.max_memory, .available = available});
+  // With a budget the plan may be for another machine; without one it is for this one, and a model that does
+  // not fit here is still worth a plan.
+  const bool budget = o.max_memory || o.ram;
+  const uint64_t available = budget ? UINT64_MAX : available_memory();
+  const MemoryPlan p = make_plan(s.model, s.manifest,
+                                 {.ram = o.ram,
+                                  .vram = o.vram,
+                                  .ctx = o.ctx,
+                                  .max_memory = o.max_memory,
+                                  .available = available,
+                                  .refuse = budget});
+  if (!p.fits)
+    fmt::print(stderr, "does not fit here: {} of memory are needed at least, {} are available\n",
+               format_bytes(p.host_bytes), format_bytes(available));
   if (o.json) {
     fmt::print("{}\n", Json{{"context", p.ctx},
+                            {"fits", p.fits},
                             {"resident_bytes", p.resident_bytes},
                             {"kv_bytes", p.kv_bytes},
                             {"overhead_bytes", p.overhead_bytes},

@@ -27,6 +27,15 @@ Precision precision_from_string(const std::string& text) {
   return text == "exact" ? Precision::Exact : Precision::Fast;
 }
 
+namespace {
+
+bool has_command(const CLI::App& app, const std::string& name) {
+  for (const CLI::App* command : app.get_subcommands(nullptr))
+    if (command->get_name() == name) return true;
+  return false;
+}
+
+}  // namespace
 }  // namespace moeflux
 
 int main(int argc, char** argv) {
@@ -52,6 +61,11 @@ int main(int argc, char** argv) {
   add_run_command(app);
   add_verify_command(app);
   add_synth_command(app);
+  if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {
+    std::fputs(fmt::format("moeflux: there is no command '{}'; moeflux --help lists them\n", argv[1]).c_str(),
+               stderr);
+    return 2;
+  }
   try {
     app.parse(argc, argv);
     if (std::fflush(stdout) != 0) fail(Errc::Io, "writing to standard output failed");

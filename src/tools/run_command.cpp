@@ -43,7 +43,7 @@ void run(const Options& o) {
                             .chunk = o.chunk,
                             .check_reads = !o.no_check_reads});
   const auto sequence = engine.make_sequence();
-  if (prompt.size() + o.n > sequence->capacity() + 1)
+  if (o.n > sequence->capacity() || prompt.size() + o.n > sequence->capacity() + 1)
     fail(Errc::InvalidArgument, "{} prompt tokens and {} new ones do not fit in the context of {} (--ctx)",
          prompt.size(), o.n, sequence->capacity());
   const auto start = Clock::now();

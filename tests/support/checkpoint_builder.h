@@ -1,4 +1,5 @@
-// Writes small checkpoints by hand: any names, types and bytes, headers over sparse files, and deliberate damage.
+// Writes small checkpoints by hand: any names, types and bytes, headers over sparse files, and deliberate
+// damage.
 #pragma once
 
 #include <map>
@@ -20,7 +21,8 @@ struct RawTensor {
 // One safetensors file with these tensors.
 void write_safetensors(const fs::path& path, const std::map<std::string, RawTensor>& tensors);
 // The same, with a header that claims data which the file, sparse, has as zeros only.
-void write_sparse_safetensors(const fs::path& path, const std::map<std::string, std::pair<DType, std::vector<uint64_t>>>& tensors);
+void write_sparse_safetensors(const fs::path& path,
+                              const std::map<std::string, std::pair<DType, std::vector<uint64_t>>>& tensors);
 // A safetensors file with this JSON text as its header and `data` after it.
 std::string raw_safetensors(const std::string& header, const std::string& data);
 

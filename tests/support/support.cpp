@@ -16,16 +16,6 @@
 extern char** environ;
 
 namespace moeflux::test {
-namespace {
-
-std::vector<std::string> folders_of(const fs::path& path) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(path)) names.push_back(entry.path().filename().string());
-  std::ranges::sort(names);
-  return names;
-}
-
-}  // namespace
 
 TempFolder::TempFolder() {
   std::string name = (fs::temp_directory_path() / "moeflux-test-XXXXXX").string();
@@ -38,15 +28,16 @@ TempFolder::~TempFolder() {
   fs::remove_all(path_, ec);
 }
 
-fs::path data_folder() {
-  return MOEFLUX_TEST_DATA;
+fs::path data_folder() { return MOEFLUX_TEST_DATA; }
+std::vector<std::string> folders_of(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(data_folder() / name))
+    names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
 }
-std::vector<std::string> golden_families() {
-  return folders_of(data_folder() / "goldens");
-}
-std::vector<std::string> quantised_goldens() {
-  return folders_of(data_folder() / "quant");
-}
+
+std::vector<std::string> golden_families() { return folders_of("goldens"); }
 
 std::string read_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -30,8 +30,8 @@ struct ProgramResult {
 // Runs the moeflux binary with these arguments and waits for it.
 ProgramResult run_program(const std::vector<std::string>& args);
 
-std::vector<std::string> golden_families();    // folders of tests/data/goldens
-std::vector<std::string> quantised_goldens();  // folders of tests/data/quant
+std::vector<std::string> folders_of(const std::string& name);  // names below tests/data/NAME, sorted
+std::vector<std::string> golden_families();                    // those of tests/data/goldens
 
 std::string read_file(const fs::path& path);
 void write_file(const fs::path& path, const std::string& bytes);
