@@ -1,5 +1,5 @@
 // Reading JSON that may be hostile: bounded size and depth, no duplicate keys, and typed access whose errors
-// name the file, the field and what was found. The only header that brings nlohmann::json.
+// name the file, the field and what was found.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-namespace moeflux {
+#include "base/json_fwd.h"
 
-using Json = nlohmann::json;
+namespace moeflux {
 
 Json parse_json(std::string_view text, const std::string& where);
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/matrix_format.h"
 #include "model/schema.h"
 #include "package/checkpoint.h"

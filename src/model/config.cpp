@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/checked.h"
+#include "base/json.h"
 
 namespace moeflux {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/progress.h"
 #include "base/threads.h"
 #include "package/safetensors.h"
@@ -38,7 +39,7 @@ Package::Package(const fs::path& folder)
     : folder_(folder),
       manifest_(parse_manifest(package_file(folder, "moeflux.json", kMaxManifestBytes),
                                (folder / "moeflux.json").string())),
-      config_(checked_config(folder, manifest_)),
+      config_(std::make_unique<const Json>(checked_config(folder, manifest_))),
       resident_(File::open_read(folder / "resident.safetensors")) {
   match_resident_table();
   for (const ExpertLayer& layer : manifest_.layers) {
@@ -50,6 +51,8 @@ Package::Package(const fs::path& folder)
     experts_.emplace(layer.layer, std::move(file));
   }
 }
+
+Package::~Package() = default;
 
 // Every tensor of the manifest must lie in the safetensors file, with the right size and type, and no other.
 void Package::match_resident_table() {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/buffer.h"
-#include "base/json.h"
+#include "base/json_fwd.h"
 #include "io/file.h"
 #include "package/manifest.h"
 
@@ -17,10 +17,11 @@ namespace moeflux {
 class Package {
  public:
   explicit Package(const fs::path& folder);  // throws Error naming the file, the field and the numbers
+  ~Package();
 
   const fs::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  const Json& config() const { return config_; }
+  const Json& config() const { return *config_; }
   std::string config_path() const { return (folder_ / "config.json").string(); }
 
   // Reads one expert record of record_bytes; with `check`, compares its checksum. Throws Error{Io | Corrupt}.
@@ -33,7 +34,7 @@ class Package {
 
   fs::path folder_;
   Manifest manifest_;
-  Json config_;
+  std::unique_ptr<const Json> config_;
   File resident_;
   std::map<uint64_t, File> experts_;
 };

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/json.h"
 #include "base/text.h"
 #include "tools/commands.h"
 

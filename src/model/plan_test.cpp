@@ -1,0 +1,56 @@
+#include "model/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "support/checkpoint_builder.h"
+
+namespace moeflux {
+namespace {
+
+struct Subject {
+  Subject()
+      : package(test::golden_package("qwen3_next")),
+        model(parse_model_config(package.config(), "config.json")) {}
+  MemoryPlan plan(const PlanRequest& request) const { return make_plan(model, package.manifest(), request); }
+  Package package;
+  ModelConfig model;
+};
+
+TEST(Plan, PartsAddUpAndBudgetsAreSlotsOnly) {
+  const Subject s;
+  const uint64_t experts = s.package.manifest().expert_bytes();
+  const MemoryPlan p = s.plan(
+      {.ram = experts / 4, .vram = experts / 2, .ctx = 100, .max_memory = {}, .available = 1ull << 40});
+  EXPECT_EQ(p.ram_slot_bytes, experts / 4);
+  EXPECT_EQ(p.vram_slot_bytes, experts / 2);
+  EXPECT_EQ(p.ssd_only_bytes, experts - experts / 4 - experts / 2);
+  EXPECT_EQ(p.host_bytes, p.resident_bytes + p.kv_bytes + p.overhead_bytes + p.ram_slot_bytes);
+  EXPECT_EQ(p.token_missed_bytes, p.token_expert_bytes / 4);
+  // Two attention layers of one KV head of 64, bf16; six layers of recurrent state in float.
+  EXPECT_EQ(p.kv_bytes, 2 * 100 * 2 * 64 * 2 + 6 * delta_state_floats(s.model) * 4);
+}
+
+TEST(Plan, WhatDoesNotFitIsRefusedOrSaid) {
+  const Subject s;
+  EXPECT_THROW(s.plan({.ram = {}, .vram = {}, .max_memory = {}, .available = 1 << 20}), Error);
+  EXPECT_THROW(s.plan({.ram = 1, .vram = {}, .max_memory = {}, .available = 1ull << 40}), Error);
+  EXPECT_THROW(s.plan({.ram = {}, .vram = {}, .ctx = 1 << 20, .max_memory = {}, .available = 1ull << 40}),
+               Error);
+  const MemoryPlan p =
+      s.plan({.ram = {}, .vram = {}, .max_memory = {}, .available = 1 << 20, .refuse = false});
+  EXPECT_FALSE(p.fits);
+  EXPECT_EQ(p.ram_slot_bytes, ExpertStore::least_budget(s.package.manifest()));
+}
+
+TEST(Plan, ACapShrinksTheSlots) {
+  const Subject s;
+  const MemoryPlan all = s.plan({.ram = {}, .vram = {}, .max_memory = {}, .available = 1ull << 40});
+  EXPECT_EQ(all.ssd_only_bytes, 0u);
+  const MemoryPlan capped =
+      s.plan({.ram = {}, .vram = {}, .max_memory = all.host_bytes - 100000, .available = 1ull << 40});
+  EXPECT_EQ(capped.ram_slot_bytes, all.ram_slot_bytes - 100000);
+}
+
+}  // namespace
+}  // namespace moeflux
