@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "convert/synth.h"
+#include "convert/published_names.h"
 #include "support/checkpoint_builder.h"
 
 namespace moeflux {
@@ -20,6 +20,8 @@ struct Published {
   uint64_t q4_record_bytes;  // one expert at 4 bits, group 64
   Json config;
 };
+
+void PrintTo(const Published& p, std::ostream* out) { *out << p.name; }
 
 Json qwen3(int h, int layers, int heads, int kv, int experts, int width, double theta, int positions) {
   return {{"model_type", "qwen3_moe"},

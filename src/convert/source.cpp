@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/numbers.h"
+#include "convert/published_names.h"
 
 namespace moeflux {
 namespace {
@@ -49,12 +50,6 @@ bool starts_with_any(const std::string& name, std::initializer_list<const char*>
 }
 bool ends_with_any(const std::string& name, std::initializer_list<const char*> suffixes) {
   return std::ranges::any_of(suffixes, [&](const char* s) { return name.ends_with(s); });
-}
-
-std::string replaced(std::string text, std::string_view from, std::string_view to) {
-  const size_t at = text.find(from);
-  if (at != std::string::npos) text.replace(at, from.size(), to);
-  return text;
 }
 
 // Code k of a little-endian bit stream of `bits`-wide codes.
@@ -138,8 +133,7 @@ bool Source::mla_is_coded() const {
 }
 
 std::string Source::moe_prefix(uint64_t layer) const {
-  const bool block = model_.family == "mixtral" || model_.family == "minimax_m2";
-  return source_name(layer_prefix(model_, layer)) + (block ? "block_sparse_moe." : "mlp.");
+  return source_name(layer_prefix(model_, layer)) + published_moe_prefix(model_);
 }
 
 // The checkpoint's name for a name of the package (module path, without ".weight").
@@ -158,22 +152,15 @@ std::string Source::source_name(const std::string& name) const {
     const auto it = kHeads.find(n);
     n = fmt::format("layers.{}.{}", model_.n_layers(), it != kHeads.end() ? it->second : n.substr(13));
   }
-  if (model_.family == "mixtral" || model_.family == "minimax_m2") {
-    n = replaced(n, ".mlp.", ".block_sparse_moe.");
-    n = replaced(n, "gate.e_score_correction_bias", "e_score_correction_bias");
-  }
-  if (model_.family == "gpt_oss") n = replaced(n, "mlp.gate", "mlp.router");
-  if (!model_.moe.shared_gated) n = replaced(n, ".shared_expert.", ".shared_experts.");
-  n = replaced(n, ".kv_a_proj", ".kv_a_proj_with_mqa");
-  return prefix_ + n;
+  return prefix_ + published_name(model_, n);
 }
 
 // -- resident tensors
 
 void Source::resolve_vector(const TensorSpec& spec) {
   const std::string name = source_name(spec.name);
-  const bool bare = ends_with_any(name, {".bias", "e_score_correction_bias", ".A_log", ".dt_bias", ".sinks"});
-  const CheckpointTensor& t = need(bare ? name : name + ".weight", "");
+  const bool weight = has_weight_suffix(name);
+  const CheckpointTensor& t = need(weight ? name + ".weight" : name, "");
   if (!is_plain(t.info.type)) wrong_shape(t.info, "BF16, F16 or F32");
   const bool conv = spec.name.ends_with("conv1d");
   const std::vector<uint64_t> want = !conv  ? std::vector{spec.cols}
@@ -181,7 +168,7 @@ void Source::resolve_vector(const TensorSpec& spec) {
                                             : std::vector{spec.rows, 1ul, spec.cols};
   check_shape(t.info, want, 0);
   SourceVector v{&t, 0, spec.rows * spec.cols};
-  const bool norm = !bare && !conv && !spec.name.ends_with("linear_attn.norm");
+  const bool norm = weight && !conv && !spec.name.ends_with("linear_attn.norm");
   if (norm && model_.zero_centred_norms && !mlx_) v.add = 1;
   vectors_[spec.name] = v;
 }

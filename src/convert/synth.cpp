@@ -9,7 +9,7 @@
 #include "base/numbers.h"
 #include "base/progress.h"
 #include "base/threads.h"
-#include "convert/encode.h"
+#include "convert/published_names.h"
 
 namespace moeflux {
 namespace {
@@ -338,60 +338,6 @@ void SyntheticRule::fill(const std::string& name, const std::vector<uint64_t>& s
     }
     bf16[i] = float_to_bf16(static_cast<float>(value));
   }
-}
-
-std::map<std::string, std::vector<uint64_t>> published_tensors(const ModelConfig& m, const Json& config) {
-  const std::string prefix = config.contains("text_config") ? "model.language_model." : "model.";
-  std::map<std::string, std::vector<uint64_t>> out;
-  const bool block = m.family == "mixtral" || m.family == "minimax_m2";
-  const auto rename = [&](std::string n, std::string_view from, std::string_view to) {
-    const size_t at = n.find(from);
-    return at == std::string::npos ? n : n.replace(at, from.size(), to);
-  };
-  for (const TensorSpec& spec : resident_schema(m, {})) {
-    std::string n = spec.name;
-    const bool bare = n.ends_with(".bias") || n.ends_with("e_score_correction_bias") ||
-                      n.ends_with(".A_log") || n.ends_with(".dt_bias") || n.ends_with(".sinks");
-    std::vector<uint64_t> shape = spec.matrix ? std::vector{spec.rows, spec.cols} : std::vector{spec.cols};
-    if (n.ends_with("conv1d")) shape = {spec.rows, 1, spec.cols};
-    if (n.ends_with("k_up_t")) continue;
-    if (n.ends_with("v_up")) {
-      n = rename(n, "v_up", "kv_b_proj");
-      shape = {m.attention.n_heads * (m.mla.nope_dim + m.mla.value_dim), m.mla.kv_rank};
-    }
-    if (m.family == "qwen3_next" && n.find(".in_proj_") != std::string::npos) {
-      if (n.ends_with("_z") || n.ends_with("_a")) continue;
-      shape[0] = n.ends_with("_b") ? 2 * spec.rows : spec.rows + m.delta.value_channels();
-      n = n.ends_with("_b") ? rename(n, "in_proj_b", "in_proj_ba") : rename(n, "in_proj_qkv", "in_proj_qkvz");
-    }
-    if (block) n = rename(rename(n, ".mlp.", ".block_sparse_moe."), "gate.e_score", "e_score");
-    if (m.family == "gpt_oss") n = rename(n, "mlp.gate", "mlp.router");
-    if (!m.moe.shared_gated) n = rename(n, ".shared_expert.", ".shared_experts.");
-    n = rename(n, ".kv_a_proj", ".kv_a_proj_with_mqa");
-    if (spec.name != "lm_head") n = prefix + n;
-    out[bare ? n : n + ".weight"] = shape;
-  }
-  const uint64_t e = m.moe.n_experts, width = m.moe.width, d = m.d_model;
-  for (const uint64_t l : expert_layers(m, {})) {
-    const std::string p =
-        fmt::format("{}layers.{}.{}.experts.", prefix, l, block ? "block_sparse_moe" : "mlp");
-    if (m.family == "gpt_oss") {
-      out[p + "gate_up_proj"] = {e, d, 2 * width};
-      out[p + "gate_up_proj_bias"] = {e, 2 * width};
-      out[p + "down_proj"] = {e, width, d};
-      out[p + "down_proj_bias"] = {e, d};
-    } else if (m.family == "qwen3_5_moe") {
-      out[p + "gate_up_proj"] = {e, 2 * width, d};
-      out[p + "down_proj"] = {e, d, width};
-    } else {
-      for (uint64_t i = 0; i < e; ++i) {
-        out[fmt::format("{}{}.{}.weight", p, i, block ? "w1" : "gate_proj")] = {width, d};
-        out[fmt::format("{}{}.{}.weight", p, i, block ? "w3" : "up_proj")] = {width, d};
-        out[fmt::format("{}{}.{}.weight", p, i, block ? "w2" : "down_proj")] = {d, width};
-      }
-    }
-  }
-  return out;
 }
 
 void write_synthetic_checkpoint(const fs::path& source, const fs::path& out, const SynthOptions& options) {

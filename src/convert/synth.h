@@ -31,7 +31,4 @@ struct SyntheticRule {
             std::span<uint16_t> bf16) const;
 };
 
-// Names and shapes of a published checkpoint of this model.
-std::map<std::string, std::vector<uint64_t>> published_tensors(const ModelConfig& model, const Json& config);
-
 }  // namespace moeflux
