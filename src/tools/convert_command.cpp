@@ -132,7 +132,7 @@ void synth(const Options& o) {
 
 void add_convert_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("convert", "Make a package from a published checkpoint");
-  cmd->description(
+  cmd->footer(
       "Makes a package from a published checkpoint: a folder with config.json and safetensors files (bf16, "
       "f16, f32,\n"
       "FP8 in blocks of 128, gpt-oss MXFP4, MLX 2-6 and 8 bits, packed int4 and int8), as downloaded.\n\n"
@@ -152,7 +152,7 @@ void add_convert_command(CLI::App& app) {
 
 void add_synth_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("synth", "Make a synthetic checkpoint or package from a config.json");
-  cmd->description(
+  cmd->footer(
       "Makes a model of random weights from a config.json, for tests and benchmarks.\n\n"
       "Without --package: a checkpoint in the published layout whose every value follows from the seed, the "
       "tensor's\n"

@@ -286,7 +286,7 @@ void add_inspect_command(CLI::App& app) {
 
 void add_plan_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("plan", "Say what goes to VRAM, RAM and SSD, and the bytes per token");
-  cmd->description(
+  cmd->footer(
       "Prints the memory plan of a package, or of the package that a checkpoint would become.\n\n"
       "--ram and --vram are bytes of expert slots; resident weights, KV cache and overhead come on top and "
       "are printed.\n"

@@ -78,7 +78,7 @@ void run(const Options& o) {
 
 void add_run_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("run", "Continue a prompt of token ids");
-  cmd->description("Continues a prompt: token ids in, token ids out, as one comma-separated line on stdout.");
+  cmd->footer("Continues a prompt: token ids in, token ids out, as one comma-separated line on stdout.");
   auto o = std::make_shared<Options>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package")->required();
   cmd->add_option("--tokens", o->tokens, "Prompt: token ids, separated by commas")

@@ -57,7 +57,7 @@ void verify(const Options& o) {
 
 void add_verify_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("verify", "Compare a package with reference outputs, or two backends");
-  cmd->description(
+  cmd->footer(
       "With --golden: runs every item of a golden file (prompts as prefill and token by token, hidden "
       "states, router\n"
       "choices, greedy decoding) and prints the largest error of each. With --against: compares two backends "
