@@ -76,6 +76,18 @@ TEST_P(QuantisedGolden, KeptWeightsEqualTheReference) {
   expect_all_pass(verify_golden(temp / "package", exact(), source / "golden.safetensors", 0));
 }
 
+TEST_P(QuantisedGolden, FastPrecisionKeepsItsBoundStageByStage) {
+  const fs::path source = test::data_folder() / "quant" / GetParam();
+  const test::TempFolder temp;
+  ConvertOptions options;
+  options.width = {Width::Keep, Width::Keep, 64};
+  convert_package(open_source(source, temp / "package", false, true), temp / "package", options);
+  const EngineOptions fast;
+  const auto items = verify_golden(temp / "package", fast, source / "golden.safetensors", 0);
+  expect_all_pass(items);
+  for (const VerifyItem& i : items) EXPECT_LE(i.bound, kFastBound) << i.name;
+}
+
 TEST_P(QuantisedGolden,
        NarrowedWeightsRunAndCheck) {  // whatever a source is coded in, the default options work
   const test::TempFolder temp;

@@ -479,7 +479,6 @@ void Source::check_expert_formats(uint64_t layer) {
 void Source::sort_leftovers() {
   for (const auto& [name, tensor] : checkpoint_.tensors()) {
     if (used_.contains(&tensor)) continue;
-    const std::string mtp_layer = fmt::format("{}layers.{}.", prefix_, model_.n_layers());
     const bool own = name.starts_with(prefix_ + "layers.");
     uint64_t index = 0;
     if (own) index = std::strtoull(name.c_str() + prefix_.size() + 7, nullptr, 10);

@@ -113,7 +113,7 @@ class GoldenCheck {
 
  private:
   void add(const std::string& name, double error, std::string note = {}) {
-    items_.push_back({name, error, bound_, true, std::move(note)});
+    items_.push_back({name, error, bound_, std::move(note)});
   }
 
   void prompt(const std::string& p) {
@@ -237,10 +237,10 @@ class StageComparison {
     std::vector<VerifyItem> out;
     for (const auto& [name, e] : errors_)
       out.push_back(
-          {fmt::format("stage {}", name), e.worst, bound, true, fmt::format("largest in layer {}", e.layer)});
+          {fmt::format("stage {}", name), e.worst, bound, fmt::format("largest in layer {}", e.layer)});
     if (choices_)
       out.push_back({"router choices that differ",
-                     static_cast<double>(different_) / static_cast<double>(choices_), bound, true,
+                     static_cast<double>(different_) / static_cast<double>(choices_), bound,
                      fmt::format("{} of {}", different_, choices_)});
     return out;
   }
