@@ -21,7 +21,7 @@ inline constexpr size_t kDeltaBlock = 64;
 struct DeltaHead {
   size_t key_dim, value_dim;
   float* state;   // [key_dim, value_dim]
-  float* keys;    // [kDeltaBlock, key_dim]: the block's k_j
+  float* keys;    // [key_dim, kDeltaBlock]: the block's k_j, one per column
   float* values;  // [kDeltaBlock, value_dim]: the block's Vn_j
   float* decay;   // [kDeltaBlock]: the block's G_j
 };
@@ -30,5 +30,17 @@ struct DeltaHead {
 // and k have unit length. out [value_dim]. Folds the block into the state when it is full.
 void delta_step_ref(const DeltaHead& head, size_t index, const float* q, const float* k, const float* v,
                     float beta, float g, float* out);
+
+// Tokens of one head for the kernels of ops.h: rows `stride` floats apart, q scaled, q and k of unit length.
+struct DeltaTokens {
+  const float *q, *k, *v;
+  size_t qk_stride, v_stride;
+  const float *beta, *g;
+  float* out;
+  size_t out_stride;
+};
+
+// Floats of scratch for `count` tokens of a block.
+constexpr size_t delta_scratch(size_t value_dim) { return 2 * kDeltaBlock * value_dim + 4 * kDeltaBlock; }
 
 }  // namespace moeflux

@@ -7,8 +7,6 @@
 namespace moeflux {
 namespace {
 
-bool has_integer_codes(const MatrixFormat& f) { return f.is_affine() || f.type == MatrixType::Mxfp4; }
-
 // Codes, scales and biases of one row, spread out so that the products below read like the contract.
 struct RowCodes {
   std::vector<int16_t> code;       // per column, padded to 64
@@ -48,6 +46,25 @@ float fast_dot(const MatrixFormat& f, const RowCodes& w, const QuantisedVector& 
 }
 
 }  // namespace
+
+bool has_integer_codes(const MatrixFormat& f) { return f.is_affine() || f.type == MatrixType::Mxfp4; }
+
+Tiles tiles_of(const MatrixView& m) {
+  const MatrixFormat& f = m.format;
+  return {.data = reinterpret_cast<const uint8_t*>(m.data),
+          .rows = m.rows,
+          .cols = m.cols,
+          .n_tiles = m.n_tiles_per_row(),
+          .tile_bytes = f.tile_bytes(),
+          .tile_spans = f.tile_cols() / 64,
+          .span_bytes = kTileRows * 8 * f.code_bits(),
+          .scales_at = f.tile_code_bytes(),
+          .group_bytes = kTileRows * f.scale_bytes(),
+          .bias_after = f.tile_scale_bytes(),
+          .group = f.group,
+          .type = f.type,
+          .scale = f.scale};
+}
 
 float dot(const float* a, const float* b, size_t n) {
   float sum[16] = {};

@@ -3,57 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
-#include "base/numbers.h"
+#include "ops/test_matrix.h"
 
 namespace moeflux {
 namespace {
 
-float noise(uint32_t& state) {  // uniform in [-1, 1), from integers only
-  state = state * 1664525u + 1013904223u;
-  return static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f;
-}
-
-struct TestMatrix {
-  TestMatrix(const MatrixFormat& f, size_t rows, size_t cols, uint32_t seed)
-      : bytes(matrix_bytes(f, rows, cols)) {
-    view = {bytes.data(), f, rows, cols};
-    const size_t tiles = bytes.size() / f.tile_bytes();
-    for (size_t t = 0; t < tiles; ++t) {
-      std::byte* tile = bytes.data() + t * f.tile_bytes();
-      for (size_t i = 0; i < f.tile_code_bytes(); ++i) {
-        noise(seed);
-        tile[i] = std::byte(seed >> 24 & (f.type == MatrixType::Fp8 ? 0xbe : 0xff));
-      }
-      if (f.type == MatrixType::Bf16)
-        for (size_t i = 0; i < f.tile_code_bytes(); i += 2) {
-          const uint16_t v = float_to_bf16(noise(seed));
-          std::memcpy(tile + i, &v, 2);
-        }
-      for (size_t i = 0; i < f.tile_groups() * kTileRows; ++i) {
-        const float s = 0.01f + 0.005f * noise(seed);
-        const float b = -s * (f.code_bits() == 4 ? 7.5f : 127.5f);  // zero mean, as weights have
-        const uint16_t hs = float_to_bf16(s), hb = float_to_bf16(b);
-        std::byte* at = tile + f.tile_code_bytes() + i * f.scale_bytes();
-        if (f.scale == ScaleType::E8m0) *at = std::byte(120 + (seed >> 30));
-        if (f.scale == ScaleType::F32) std::memcpy(at, &s, 4);
-        if (f.scale == ScaleType::Bf16)
-          std::memcpy(at, &hs, 2), std::memcpy(at + f.tile_scale_bytes(), &hb, 2);
-      }
-    }
-  }
-  std::vector<std::byte> bytes;
-  MatrixView view;
-};
-
-const MatrixFormat kFormats[] = {
-    MatrixFormat::affine(4, 32), MatrixFormat::affine(4, 64), MatrixFormat::affine(4, 128),
-    MatrixFormat::affine(8, 32), MatrixFormat::affine(8, 64), MatrixFormat::affine(8, 128),
-    MatrixFormat::mxfp4(),       MatrixFormat::fp8(),         MatrixFormat::plain(MatrixType::Bf16)};
-
 TEST(Linear, ExactIsTheSumOfDecodedProducts) {
-  for (const MatrixFormat& f : kFormats)
+  for (const MatrixFormat& f : test_formats())
     for (const size_t cols : {32, 64, 96, 100, 320, 1024}) {
       if (f.group && cols % f.group) continue;
       const TestMatrix m(f, 19, cols, 7);
@@ -73,7 +30,7 @@ TEST(Linear, ExactIsTheSumOfDecodedProducts) {
 }
 
 TEST(Linear, FastStaysWithinTwoPercentOfExact) {
-  for (const MatrixFormat& f : kFormats)
+  for (const MatrixFormat& f : test_formats())
     for (const size_t cols : {64, 96, 768, 2048}) {
       if (f.group && cols % f.group) continue;
       const TestMatrix m(f, 33, cols, 11);

@@ -1,0 +1,48 @@
+// Softmax attention of queries over one key/value head, in blocks of positions that are fixed by position, so
+// that a query's bits depend on its own keys only: not on other queries, chunks or threads.
+//
+//   part (kPartition positions, aligned):  running maximum, sum of exponentials in 16 lanes and weighted sum
+//   of values, block by block of kKvBlock positions; merge: parts in ascending order; finish: divide by the
+//   sum, to which a sink adds one more exponential.
+//
+// Keys lie in tiles of 16 positions, [position / 16][dim][16], so that scores of 16 positions are computed at
+// once without shuffles; values lie row by row. As int8, a key or value has one float scale.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace moeflux {
+
+enum class KvType : uint8_t { F32, Bf16, Q8 };
+
+inline constexpr size_t kKvBlock = 64, kPartition = 1024;
+
+struct KvHead {
+  KvType type;
+  size_t rows;  // positions that it holds, a multiple of kKvBlock; position p is at p % rows
+  size_t key_dim, value_dim;
+  void* keys;        // [rows / 16][key_dim][16]
+  void* values;      // [rows][value_dim]; null: a value is the first value_dim components of its key
+  float* key_scale;  // [rows], Q8 only
+  float* value_scale;
+};
+
+// One query and what it has gathered so far: max, sum and out (not yet divided).
+struct AttendRow {
+  const float* q;      // [key_dim]
+  float* out;          // [value_dim]
+  float* max_sum;      // [2]
+  size_t first, last;  // positions that it sees, inclusive
+};
+
+// Floats of scratch that attend needs for n rows.
+constexpr size_t attend_scratch(size_t key_dim, size_t value_dim, size_t n) {
+  return kKvBlock * (key_dim + value_dim) + 16 * n + 4 * kKvBlock;
+}
+
+constexpr size_t kv_value_bytes(KvType type) {
+  return type == KvType::F32 ? 4 : type == KvType::Bf16 ? 2 : 1;
+}
+
+}  // namespace moeflux

@@ -1,0 +1,229 @@
+// The kernels of attention.h on sixteen lanes: a lane is a position for scores, a component for values.
+// Included once per instruction set.
+#pragma once
+
+namespace moeflux::MOEFLUX_ISA {
+namespace {
+
+inline uint16_t bf16_of(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+inline float row_scale(const float* x, size_t n) {
+  F most = zero();
+  for (size_t i = 0; i < n; i += 16) most = max(most, abs(load_n(x + i, n - i)));
+  return largest(most) / 127.0f;
+}
+
+inline int8_t rounded(float x) {
+  const float r = __builtin_nearbyintf(x);
+  return static_cast<int8_t>(r < -127 ? -127 : r > 127 ? 127 : r);
+}
+
+void store_key(const KvHead& kv, size_t position, const float* key) noexcept {
+  const size_t at = position % kv.rows, dim = kv.key_dim, first = at / 16 * dim * 16 + at % 16;
+  if (kv.type == KvType::F32) {
+    auto* to = static_cast<float*>(kv.keys) + first;
+    for (size_t d = 0; d < dim; ++d) to[16 * d] = key[d];
+  } else if (kv.type == KvType::Bf16) {
+    auto* to = static_cast<uint16_t*>(kv.keys) + first;
+    for (size_t d = 0; d < dim; ++d) to[16 * d] = bf16_of(key[d]);
+  } else {
+    const float scale = row_scale(key, dim), inverse = scale > 0 ? 1.0f / scale : 0.0f;
+    auto* to = static_cast<int8_t*>(kv.keys) + first;
+    for (size_t d = 0; d < dim; ++d) to[16 * d] = rounded(key[d] * inverse);
+    kv.key_scale[at] = scale;
+  }
+}
+
+void store_value(const KvHead& kv, size_t position, const float* value) noexcept {
+  const size_t at = position % kv.rows, dim = kv.value_dim;
+  if (kv.type == KvType::F32) {
+    auto* to = static_cast<float*>(kv.values) + at * dim;
+    for (size_t d = 0; d < dim; ++d) to[d] = value[d];
+  } else if (kv.type == KvType::Bf16) {
+    auto* to = static_cast<uint16_t*>(kv.values) + at * dim;
+    for (size_t d = 0; d < dim; ++d) to[d] = bf16_of(value[d]);
+  } else {
+    const float scale = row_scale(value, dim), inverse = scale > 0 ? 1.0f / scale : 0.0f;
+    auto* to = static_cast<int8_t*>(kv.values) + at * dim;
+    for (size_t d = 0; d < dim; ++d) to[d] = rounded(value[d] * inverse);
+    kv.value_scale[at] = scale;
+  }
+}
+
+inline F load_kv(KvType type, const void* base, size_t at) {
+  if (type == KvType::F32) return load(static_cast<const float*>(base) + at);
+  if (type == KvType::Bf16) return from_bf16(load_u16(static_cast<const uint16_t*>(base) + at));
+  return to_float(load_i8(static_cast<const int8_t*>(base) + at));
+}
+
+// Keys of one block as floats [key_dim][kKvBlock]; an int8 key's scale is applied to its scores.
+inline void unpack_keys(const KvHead& kv, size_t row, float* out) {
+  for (size_t tile = 0; tile < kKvBlock / 16; ++tile) {
+    const size_t from = (row / 16 + tile) * kv.key_dim * 16;
+    for (size_t d = 0; d < kv.key_dim; ++d)
+      store(out + d * kKvBlock + tile * 16, load_kv(kv.type, kv.keys, from + d * 16));
+  }
+}
+
+// Values of one block as floats [kKvBlock][value_dim].
+inline void unpack_values(const KvHead& kv, size_t row, const float* keys, float* out) {
+  const size_t dim = kv.value_dim;
+  if (!kv.values) {
+    for (size_t d = 0; d < dim; ++d)
+      for (size_t p = 0; p < kKvBlock; ++p) out[p * dim + d] = keys[d * kKvBlock + p];
+    return;
+  }
+  const size_t n = kKvBlock * dim, from = row * dim;  // a multiple of 16
+  for (size_t i = 0; i < n; i += 16) store(out + i, load_kv(kv.type, kv.values, from + i));
+}
+
+// scores[r][p] = scale * q_r . k_p for R rows and one block; components ascending.
+template <size_t R>
+inline void block_scores(const float* keys, size_t dim, const AttendRow* rows, float* scores) {
+  F c[R][4];
+  for (size_t r = 0; r < R; ++r)
+    for (size_t t = 0; t < 4; ++t) c[r][t] = zero();
+  for (size_t d = 0; d < dim; ++d) {
+    const float* line = keys + d * kKvBlock;
+    const F k[4] = {load(line), load(line + 16), load(line + 32), load(line + 48)};
+    for (size_t r = 0; r < R; ++r) {
+      const F q = set(rows[r].q[d]);
+      for (size_t t = 0; t < 4; ++t) c[r][t] = fma(q, k[t], c[r][t]);
+    }
+  }
+  for (size_t r = 0; r < R; ++r)
+    for (size_t t = 0; t < 4; ++t) store(scores + r * kKvBlock + 16 * t, c[r][t]);
+}
+
+// Turns a row's scores of block [begin, begin + kKvBlock) into weights and brings its sums up to date. lanes:
+// the row's sum of exponentials in 16 lanes.
+inline void block_weights(const KvHead& kv, size_t begin, float scale, const AttendRow& row, float* scores,
+                          float* lanes) {
+  const size_t low = row.first > begin ? row.first - begin : 0,
+               high = row.last >= begin ? smaller(kKvBlock, row.last + 1 - begin) : 0;
+  if (low >= high) {  // sees nothing of this block: as if it had never been visited
+    for (size_t t = 0; t < 4; ++t) store(scores + 16 * t, zero());
+    return;
+  }
+  const size_t at = begin % kv.rows;
+  F s[4], most = set(row.max_sum[0]);
+  M seen[4];
+  for (size_t t = 0; t < 4; ++t) {
+    s[t] = mul(load(scores + 16 * t), set(scale));
+    if (kv.type == KvType::Q8) s[t] = mul(s[t], load(kv.key_scale + at + 16 * t));
+    seen[t] = lanes_between(low > 16 * t ? low - 16 * t : 0, high > 16 * t ? high - 16 * t : 0);
+    most = max(most, select(seen[t], s[t], most));
+  }
+  const float m = largest(most);
+  const float factor = row.max_sum[0];
+  F total = load(lanes);
+  if (m != factor) {
+    float f[16];
+    store(f, exp_lanes(set(factor - m)));
+    total = mul(total, set(f[0]));
+    for (size_t i = 0; i < kv.value_dim; i += 16)
+      store_n(row.out + i, kv.value_dim - i, mul(load_n(row.out + i, kv.value_dim - i), set(f[0])));
+    row.max_sum[0] = m;
+  }
+  for (size_t t = 0; t < 4; ++t) {
+    F p = select(seen[t], exp_lanes(sub(s[t], set(m))), zero());
+    total = add(total, p);
+    if (kv.type == KvType::Q8) p = mul(p, load((kv.values ? kv.value_scale : kv.key_scale) + at + 16 * t));
+    store(scores + 16 * t, p);
+  }
+  store(lanes, total);
+}
+
+// out_r += sum_p weights[r][p] * values[p], positions ascending.
+template <size_t R, size_t V>
+inline void add_values(const float* values, size_t dim, size_t column, const AttendRow* rows,
+                       const float* weights) {
+  F c[R][V];
+  const size_t left = dim - column;
+  for (size_t r = 0; r < R; ++r)
+    for (size_t v = 0; v < V; ++v) c[r][v] = load_n(rows[r].out + column + 16 * v, left - 16 * v);
+  for (size_t p = 0; p < kKvBlock; ++p) {
+    const float* line = values + p * dim + column;
+    F x[V];
+    for (size_t v = 0; v < V; ++v) x[v] = load_n(line + 16 * v, left - 16 * v);
+    for (size_t r = 0; r < R; ++r) {
+      const F w = set(weights[r * kKvBlock + p]);
+      for (size_t v = 0; v < V; ++v) c[r][v] = fma(w, x[v], c[r][v]);
+    }
+  }
+  for (size_t r = 0; r < R; ++r)
+    for (size_t v = 0; v < V; ++v) store_n(rows[r].out + column + 16 * v, left - 16 * v, c[r][v]);
+}
+
+template <size_t R>
+inline void attend_rows(const KvHead& kv, size_t begin, float scale, const AttendRow* rows, const float* keys,
+                        const float* values, float* scores, float* lanes) {
+  block_scores<R>(keys, kv.key_dim, rows, scores);
+  for (size_t r = 0; r < R; ++r)
+    block_weights(kv, begin, scale, rows[r], scores + r * kKvBlock, lanes + 16 * r);
+  size_t column = 0;
+  for (; column + 48 < kv.value_dim; column += 64)
+    add_values<R, 4>(values, kv.value_dim, column, rows, scores);
+  for (; column < kv.value_dim; column += 16) add_values<R, 1>(values, kv.value_dim, column, rows, scores);
+}
+
+constexpr float kNoScore = -1e30f;
+
+// Positions [begin, end) of one partition. Sets out and max_sum of each row.
+void attend(const KvHead& kv, size_t begin, size_t end, float scale, const AttendRow* rows, size_t n,
+            float* scratch) noexcept {
+  float *keys = scratch, *values = keys + kKvBlock * kv.key_dim, *lanes = values + kKvBlock * kv.value_dim;
+  float* scores = lanes + 16 * n;
+  for (size_t r = 0; r < n; ++r) {
+    rows[r].max_sum[0] = kNoScore;
+    store(lanes + 16 * r, zero());
+    for (size_t i = 0; i < kv.value_dim; ++i) rows[r].out[i] = 0;
+  }
+  for (size_t at = begin; at < end; at += kKvBlock) {
+    unpack_keys(kv, at % kv.rows, keys);
+    unpack_values(kv, at % kv.rows, keys, values);
+    size_t r = 0;
+    for (; r + 4 <= n; r += 4) attend_rows<4>(kv, at, scale, rows + r, keys, values, scores, lanes + 16 * r);
+    for (; r < n; ++r) attend_rows<1>(kv, at, scale, rows + r, keys, values, scores, lanes + 16 * r);
+  }
+  for (size_t r = 0; r < n; ++r) rows[r].max_sum[1] = sum(load(lanes + 16 * r));
+}
+
+inline float exp_one(float x) {
+  float f[16];
+  store(f, exp_lanes(set(x)));
+  return f[0];
+}
+
+// Adds the sums of a later part to those of the earlier ones.
+void merge_attention(const AttendRow& part, const AttendRow& into, size_t value_dim) noexcept {
+  const float a = into.max_sum[0], b = part.max_sum[0];
+  if (b == kNoScore) return;
+  const float m = a > b ? a : b;
+  const float keep = a == kNoScore ? 0.0f : exp_one(a - m), take = exp_one(b - m);
+  for (size_t i = 0; i < value_dim; i += 16)
+    store_n(into.out + i, value_dim - i,
+            fma(set(take), load_n(part.out + i, value_dim - i),
+                mul(set(keep), load_n(into.out + i, value_dim - i))));
+  into.max_sum[0] = m;
+  into.max_sum[1] = into.max_sum[1] * keep + part.max_sum[1] * take;
+}
+
+void finish_attention(const AttendRow& row, size_t value_dim, const float* sink) noexcept {
+  float factor;
+  if (sink) {
+    const float m = row.max_sum[0] > *sink ? row.max_sum[0] : *sink, keep = exp_one(row.max_sum[0] - m);
+    factor = keep / (row.max_sum[1] * keep + exp_one(*sink - m));
+  } else {
+    factor = 1.0f / row.max_sum[1];
+  }
+  for (size_t i = 0; i < value_dim; i += 16)
+    store_n(row.out + i, value_dim - i, mul(load_n(row.out + i, value_dim - i), set(factor)));
+}
+
+}  // namespace
+}  // namespace moeflux::MOEFLUX_ISA

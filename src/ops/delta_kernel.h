@@ -1,0 +1,146 @@
+// The gated delta rule of delta.h on sixteen lanes, for a run of tokens of one block. Every sum is in the
+// order in which single tokens would add, so the bits do not depend on the length of the run. Included once
+// per instruction set.
+#pragma once
+
+namespace moeflux::MOEFLUX_ISA {
+namespace {
+
+// out[r][j] = sum_i S[i][j] x[r][i], i ascending, for R vectors and V * 16 columns.
+template <size_t R, size_t V>
+inline void state_product(const DeltaHead& h, const float* const* x, size_t column, float* const* out) {
+  F c[R][V];
+  const size_t left = h.value_dim - column;
+  for (size_t r = 0; r < R; ++r)
+    for (size_t v = 0; v < V; ++v) c[r][v] = zero();
+  for (size_t i = 0; i < h.key_dim; ++i) {
+    const float* line = h.state + i * h.value_dim + column;
+    F s[V];
+    for (size_t v = 0; v < V; ++v) s[v] = load_n(line + 16 * v, left - 16 * v);
+    for (size_t r = 0; r < R; ++r) {
+      const F k = set(x[r][i]);
+      for (size_t v = 0; v < V; ++v) c[r][v] = fma(k, s[v], c[r][v]);
+    }
+  }
+  for (size_t r = 0; r < R; ++r)
+    for (size_t v = 0; v < V; ++v) store_n(out[r] + column + 16 * v, left - 16 * v, c[r][v]);
+}
+
+template <size_t R>
+inline void state_products(const DeltaHead& h, const float* const* x, float* const* out) {
+  size_t column = 0;
+  for (; column + 48 < h.value_dim; column += 64) state_product<R, 4>(h, x, column, out);
+  for (; column < h.value_dim; column += 16) state_product<R, 1>(h, x, column, out);
+}
+
+// sum[j] = first * base[j] + sum_t factors[t] values[t][j], t ascending below n.
+inline void add_block(const DeltaHead& h, float first, const float* base, const float* factors, size_t n,
+                      float* total) {
+  size_t column = 0;
+  for (; column + 112 < h.value_dim; column += 128) {
+    F c[8];
+    for (size_t v = 0; v < 8; ++v) {
+      const size_t left = h.value_dim - column - 16 * v;
+      c[v] = mul(set(first), load_n(base + column + 16 * v, left));
+    }
+    for (size_t t = 0; t < n; ++t) {
+      const F f = set(factors[t]);
+      const float* line = h.values + t * h.value_dim + column;
+      for (size_t v = 0; v < 8; ++v) {
+        const size_t left = h.value_dim - column - 16 * v;
+        c[v] = fma(f, load_n(line + 16 * v, left), c[v]);
+      }
+    }
+    for (size_t v = 0; v < 8; ++v) {
+      const size_t left = h.value_dim - column - 16 * v;
+      store_n(total + column + 16 * v, left, c[v]);
+    }
+  }
+  for (; column < h.value_dim; column += 16) {
+    const size_t left = h.value_dim - column;
+    F c = mul(set(first), load_n(base + column, left));
+    for (size_t t = 0; t < n; ++t)
+      c = fma(set(factors[t]), load_n(h.values + t * h.value_dim + column, left), c);
+    store_n(total + column, left, c);
+  }
+}
+
+// factors[t] = exp(G - G_t) * (x . k_t) for the tokens t < n of the block.
+inline void key_factors(const DeltaHead& h, const float* x, float decay, size_t n, float* factors) {
+  for (size_t t = 0; t < n; t += 16) {
+    F c = zero();
+    for (size_t i = 0; i < h.key_dim; ++i) c = fma(set(x[i]), load(h.keys + i * kDeltaBlock + t), c);
+    store(factors + t, mul(c, exp_lanes(sub(set(decay), load(h.decay + t)))));
+  }
+}
+
+template <size_t R>
+inline void fold_rows(const DeltaHead& h, size_t row, F keep, const float* factors) {
+  for (size_t column = 0; column < h.value_dim; column += 16) {
+    const size_t left = h.value_dim - column;
+    F c[R];
+    for (size_t r = 0; r < R; ++r) c[r] = mul(keep, load_n(h.state + (row + r) * h.value_dim + column, left));
+    for (size_t t = 0; t < kDeltaBlock; ++t) {
+      const F v = load_n(h.values + t * h.value_dim + column, left);
+      for (size_t r = 0; r < R; ++r)
+        c[r] = fma(set(factors[t] * h.keys[(row + r) * kDeltaBlock + t]), v, c[r]);
+    }
+    for (size_t r = 0; r < R; ++r) store_n(h.state + (row + r) * h.value_dim + column, left, c[r]);
+  }
+}
+
+inline void fold_block(const DeltaHead& h) {
+  alignas(64) float factors[kDeltaBlock], keep[16];
+  const float last = h.decay[kDeltaBlock - 1];
+  for (size_t t = 0; t < kDeltaBlock; t += 16)
+    store(factors + t, exp_lanes(sub(set(last), load(h.decay + t))));
+  store(keep, exp_lanes(set(last)));
+  size_t row = 0;
+  for (; row + 8 <= h.key_dim; row += 8) fold_rows<8>(h, row, set(keep[0]), factors);
+  for (; row < h.key_dim; ++row) fold_rows<1>(h, row, set(keep[0]), factors);
+}
+
+void delta_block(const DeltaHead& h, size_t index, size_t count, const DeltaTokens& tokens,
+                 float* scratch) noexcept {
+  const size_t dim = h.value_dim;
+  float *with_k = scratch, *with_q = with_k + kDeltaBlock * dim, *factors = with_q + kDeltaBlock * dim;
+  for (size_t t = 0; t < count; ++t) {
+    const size_t at = index + t;
+    h.decay[at] = at > 0 ? h.decay[at - 1] + tokens.g[t] : tokens.g[t];
+    for (size_t i = 0; i < h.key_dim; ++i) h.keys[i * kDeltaBlock + at] = tokens.k[t * tokens.qk_stride + i];
+  }
+  for (size_t t = 0; t < count;) {
+    const size_t n = count - t >= 2 ? 2 : 1;
+    const float* x[4];
+    float* out[4];
+    for (size_t r = 0; r < n; ++r) {
+      x[2 * r] = tokens.k + (t + r) * tokens.qk_stride;
+      x[2 * r + 1] = tokens.q + (t + r) * tokens.qk_stride;
+      out[2 * r] = with_k + (t + r) * dim;
+      out[2 * r + 1] = with_q + (t + r) * dim;
+    }
+    if (n == 2)
+      state_products<4>(h, x, out);
+    else
+      state_products<2>(h, x, out);
+    t += n;
+  }
+  for (size_t t = 0; t < count; ++t) {
+    const size_t at = index + t;
+    float grown[16];
+    store(grown, exp_lanes(set(h.decay[at])));
+    key_factors(h, tokens.k + t * tokens.qk_stride, h.decay[at], at, factors);
+    float* fresh = h.values + at * dim;
+    add_block(h, grown[0], with_k + t * dim, factors, at, fresh);
+    for (size_t j = 0; j < dim; j += 16)
+      store_n(fresh + j, dim - j,
+              mul(set(tokens.beta[t]),
+                  sub(load_n(tokens.v + t * tokens.v_stride + j, dim - j), load_n(fresh + j, dim - j))));
+    key_factors(h, tokens.q + t * tokens.qk_stride, h.decay[at], at + 1, factors);
+    add_block(h, grown[0], with_q + t * dim, factors, at + 1, tokens.out + t * tokens.out_stride);
+  }
+  if (index + count == kDeltaBlock) fold_block(h);
+}
+
+}  // namespace
+}  // namespace moeflux::MOEFLUX_ISA

@@ -1,0 +1,126 @@
+// Sixteen lanes on AVX-512 (F, BW, DQ, VL, VNNI). Same names and meaning as in lanes_generic.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace moeflux::MOEFLUX_ISA {
+namespace {
+
+using F = __m512;
+using I = __m512i;
+using M = __mmask16;
+
+inline F zero() { return _mm512_setzero_ps(); }
+inline F set(float x) { return _mm512_set1_ps(x); }
+inline I set_i(int32_t x) { return _mm512_set1_epi32(x); }
+inline F load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+inline M first_lanes(size_t n) { return n >= 16 ? M(0xffff) : M((1u << n) - 1); }
+inline F load_n(const float* p, size_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+inline void store_n(float* p, size_t n, F x) { _mm512_mask_storeu_ps(p, first_lanes(n), x); }
+
+inline F add(F a, F b) { return _mm512_add_ps(a, b); }
+inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+inline F div(F a, F b) { return _mm512_div_ps(a, b); }
+inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline F max(F a, F b) { return _mm512_max_ps(a, b); }
+inline F min(F a, F b) { return _mm512_min_ps(a, b); }
+inline F abs(F a) { return _mm512_abs_ps(a); }
+inline F select(M m, F yes, F no) { return _mm512_mask_blend_ps(m, no, yes); }
+inline M lanes_between(size_t begin, size_t end) { return M(first_lanes(end) & ~first_lanes(begin)); }
+inline M equal(I a, I b) { return _mm512_cmpeq_epi32_mask(a, b); }
+
+inline I to_int(F a) { return _mm512_cvtps_epi32(a); }
+inline F to_float(I a) { return _mm512_cvtepi32_ps(a); }
+inline F as_float(I a) { return _mm512_castsi512_ps(a); }
+inline I as_int(F a) { return _mm512_castps_si512(a); }
+inline I add_i(I a, I b) { return _mm512_add_epi32(a, b); }
+inline I and_i(I a, I b) { return _mm512_and_si512(a, b); }
+inline I or_i(I a, I b) { return _mm512_or_si512(a, b); }
+template <int N>
+inline I shl(I a) {
+  return _mm512_slli_epi32(a, N);
+}
+template <int N>
+inline I shr(I a) {
+  return _mm512_srli_epi32(a, N);
+}
+
+inline I load_i(const void* p) { return _mm512_loadu_si512(p); }
+inline I load_u16(const void* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+}
+inline I load_u8(const void* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+inline I load_i8(const void* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+inline void store_u16(void* p, I x) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x));
+}
+inline void store_i8(void* p, I x) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x)); }
+
+// Lane l + lane l+8, then +4, +2, +1.
+inline float sum(F a) {
+  const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+  const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  const __m128 d = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(d, _mm_movehdup_ps(d)));
+}
+inline float largest(F a) { return _mm512_reduce_max_ps(a); }
+inline int32_t sum_i(I a) { return _mm512_reduce_add_epi32(a); }
+
+enum class Kind { U4, U8, Mx };
+struct Codes {
+  I line[16];
+};
+
+template <Kind K>
+inline void load_codes(const uint8_t* p, Codes& c) {
+  if constexpr (K == Kind::U8) {
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; ++j) c.line[j] = load_i(p + 64 * j);
+  } else {
+    const I low = _mm512_set1_epi8(15);
+    // Doubled E2M1 codes plus 12, so that they are unsigned.
+    const I table =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const I both = load_i(p + 64 * j);
+      c.line[j] = and_i(both, low);
+      c.line[8 + j] = and_i(shr<4>(both), low);
+      if constexpr (K == Kind::Mx) {
+        c.line[j] = _mm512_shuffle_epi8(table, c.line[j]);
+        c.line[8 + j] = _mm512_shuffle_epi8(table, c.line[8 + j]);
+      }
+    }
+  }
+}
+
+inline int32_t word(const int8_t* q) {
+  int32_t w;
+  __builtin_memcpy(&w, q, 4);
+  return w;
+}
+
+template <Kind K, int First, int Lines>
+inline I dot(const Codes& c, const int8_t* q, int32_t sum_q) {
+  I a = _mm512_setzero_si512(), b = _mm512_setzero_si512();
+#pragma GCC unroll 16
+  for (int j = First; j < First + Lines; j += 2) {
+    a = _mm512_dpbusd_epi32(a, c.line[j], set_i(word(q + 4 * j)));
+    b = _mm512_dpbusd_epi32(b, c.line[j + 1], set_i(word(q + 4 * j + 4)));
+  }
+  a = add_i(a, b);
+  if constexpr (K == Kind::Mx) a = _mm512_sub_epi32(a, set_i(12 * sum_q));
+  return a;
+}
+
+}  // namespace
+}  // namespace moeflux::MOEFLUX_ISA

@@ -1,0 +1,200 @@
+// Sixteen lanes in plain C++, for processors without one of the instruction sets that have a file of their
+// own, and the definition of what those files must do: every function works lane by lane in IEEE single
+// precision, so that a kernel gives the same bits with each of them.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace moeflux::MOEFLUX_ISA {
+namespace {
+
+struct F {
+  float v[16];
+};
+struct I {
+  int32_t v[16];
+};
+struct M {
+  bool v[16];
+};
+
+template <class Fn>
+inline F each(Fn fn) {
+  F r;
+  for (int i = 0; i < 16; ++i) r.v[i] = fn(i);
+  return r;
+}
+template <class Fn>
+inline I each_i(Fn fn) {
+  I r;
+  for (int i = 0; i < 16; ++i) r.v[i] = static_cast<int32_t>(fn(i));
+  return r;
+}
+
+inline F set(float x) {
+  return each([&](int) { return x; });
+}
+inline F zero() { return set(0); }
+inline I set_i(int32_t x) {
+  return each_i([&](int) { return x; });
+}
+inline F load(const float* p) {
+  return each([&](int i) { return p[i]; });
+}
+inline void store(float* p, F x) {
+  for (int i = 0; i < 16; ++i) p[i] = x.v[i];
+}
+inline F load_n(const float* p, size_t n) {  // lanes from n on are zero; nothing is read there
+  return each([&](int i) { return static_cast<size_t>(i) < n ? p[i] : 0.0f; });
+}
+inline void store_n(float* p, size_t n, F x) {
+  for (size_t i = 0; i < n && i < 16; ++i) p[i] = x.v[i];
+}
+
+inline F add(F a, F b) {
+  return each([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline F sub(F a, F b) {
+  return each([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline F mul(F a, F b) {
+  return each([&](int i) { return a.v[i] * b.v[i]; });
+}
+inline F div(F a, F b) {
+  return each([&](int i) { return a.v[i] / b.v[i]; });
+}
+inline F fma(F a, F b, F c) {
+  return each([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
+}
+inline F max(F a, F b) {
+  return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline F min(F a, F b) {
+  return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline F abs(F a) {
+  return each([&](int i) { return __builtin_fabsf(a.v[i]); });
+}
+inline F select(M m, F yes, F no) {
+  return each([&](int i) { return m.v[i] ? yes.v[i] : no.v[i]; });
+}
+inline M lanes_between(size_t begin, size_t end) {  // lanes [begin, end)
+  M m;
+  for (size_t i = 0; i < 16; ++i) m.v[i] = i >= begin && i < end;
+  return m;
+}
+inline M equal(I a, I b) {
+  M m;
+  for (int i = 0; i < 16; ++i) m.v[i] = a.v[i] == b.v[i];
+  return m;
+}
+
+inline I to_int(F a) {  // to nearest, ties to even
+  return each_i([&](int i) { return __builtin_nearbyintf(a.v[i]); });
+}
+inline F to_float(I a) {
+  return each([&](int i) { return static_cast<float>(a.v[i]); });
+}
+inline F as_float(I a) {
+  F r;
+  __builtin_memcpy(&r, &a, sizeof r);
+  return r;
+}
+inline I as_int(F a) {
+  I r;
+  __builtin_memcpy(&r, &a, sizeof r);
+  return r;
+}
+inline I add_i(I a, I b) {
+  return each_i([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline I and_i(I a, I b) {
+  return each_i([&](int i) { return a.v[i] & b.v[i]; });
+}
+inline I or_i(I a, I b) {
+  return each_i([&](int i) { return a.v[i] | b.v[i]; });
+}
+template <int N>
+inline I shl(I a) {
+  return each_i([&](int i) { return static_cast<uint32_t>(a.v[i]) << N; });
+}
+template <int N>
+inline I shr(I a) {  // logical
+  return each_i([&](int i) { return static_cast<uint32_t>(a.v[i]) >> N; });
+}
+
+inline I load_i(const void* p) {
+  I r;
+  __builtin_memcpy(&r, p, sizeof r);
+  return r;
+}
+inline I load_u16(const void* p) {
+  uint16_t h[16];
+  __builtin_memcpy(h, p, sizeof h);
+  return each_i([&](int i) { return h[i]; });
+}
+inline I load_u8(const void* p) {
+  return each_i([&](int i) { return static_cast<const uint8_t*>(p)[i]; });
+}
+inline I load_i8(const void* p) {
+  return each_i([&](int i) { return static_cast<const int8_t*>(p)[i]; });
+}
+inline void store_u16(void* p, I x) {
+  uint16_t h[16];
+  for (int i = 0; i < 16; ++i) h[i] = static_cast<uint16_t>(x.v[i]);
+  __builtin_memcpy(p, h, sizeof h);
+}
+inline void store_i8(void* p, I x) {
+  for (int i = 0; i < 16; ++i) static_cast<int8_t*>(p)[i] = static_cast<int8_t>(x.v[i]);
+}
+
+inline float sum(F a) {  // lane l + lane l+8, then +4, +2, +1
+  for (int half = 8; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) a.v[i] += a.v[i + half];
+  return a.v[0];
+}
+inline float largest(F a) {
+  for (int i = 1; i < 16; ++i) a.v[0] = a.v[i] > a.v[0] ? a.v[i] : a.v[0];
+  return a.v[0];
+}
+inline int32_t sum_i(I a) {
+  for (int i = 1; i < 16; ++i) a.v[0] += a.v[i];
+  return a.v[0];
+}
+
+// The 64 columns of a tile as 16 lines of 4 bytes per row: line j holds columns 4j..4j+3 of every row.
+enum class Kind { U4, U8, Mx };  // 4-bit and 8-bit unsigned codes; doubled E2M1 codes
+struct Codes {
+  int16_t line[16][64];
+};
+
+template <Kind K>
+inline void load_codes(const uint8_t* p, Codes& c) {
+  constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  for (int j = 0; j < (K == Kind::U8 ? 16 : 8); ++j)
+    for (int b = 0; b < 64; ++b) {
+      const uint8_t byte = p[64 * j + b];
+      if constexpr (K == Kind::U8) {
+        c.line[j][b] = byte;
+      } else {
+        c.line[j][b] = K == Kind::Mx ? kDoubled[byte & 15] : static_cast<int16_t>(byte & 15);
+        c.line[8 + j][b] = K == Kind::Mx ? kDoubled[byte >> 4] : static_cast<int16_t>(byte >> 4);
+      }
+    }
+}
+
+// Per row: the sum of code * q over the columns of lines [First, First + Lines), an exact integer. sum_q is
+// the sum of these q, for those who add a constant to the codes.
+template <Kind K, int First, int Lines>
+inline I dot(const Codes& c, const int8_t* q, int32_t) {
+  I r = set_i(0);
+  for (int j = First; j < First + Lines; ++j)
+    for (int i = 0; i < 16; ++i)
+      for (int b = 0; b < 4; ++b) r.v[i] += c.line[j][4 * i + b] * q[4 * j + b];
+  return r;
+}
+
+}  // namespace
+}  // namespace moeflux::MOEFLUX_ISA

@@ -1,0 +1,211 @@
+// Sixteen lanes as four NEON registers, with the dot-product extension (ARMv8.2). Same names and meaning as
+// in lanes_generic.h.
+#pragma once
+
+#include <arm_neon.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace moeflux::MOEFLUX_ISA {
+namespace {
+
+struct F {
+  float32x4_t v[4];
+};
+struct I {
+  int32x4_t v[4];
+};
+struct M {
+  uint32x4_t v[4];
+};
+
+template <class Fn>
+inline F each(Fn fn) {
+  return {{fn(0), fn(1), fn(2), fn(3)}};
+}
+template <class Fn>
+inline I each_i(Fn fn) {
+  return {{fn(0), fn(1), fn(2), fn(3)}};
+}
+
+inline F set(float x) {
+  return each([&](int) { return vdupq_n_f32(x); });
+}
+inline F zero() { return set(0); }
+inline I set_i(int32_t x) {
+  return each_i([&](int) { return vdupq_n_s32(x); });
+}
+inline F load(const float* p) {
+  return each([&](int i) { return vld1q_f32(p + 4 * i); });
+}
+inline void store(float* p, F x) {
+  for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, x.v[i]);
+}
+inline F load_n(const float* p, size_t n) {
+  if (n >= 16) return load(p);
+  float all[16] = {};
+  for (size_t i = 0; i < n; ++i) all[i] = p[i];
+  return load(all);
+}
+inline void store_n(float* p, size_t n, F x) {
+  if (n >= 16) return store(p, x);
+  float all[16];
+  store(all, x);
+  for (size_t i = 0; i < n; ++i) p[i] = all[i];
+}
+
+inline F add(F a, F b) {
+  return each([&](int i) { return vaddq_f32(a.v[i], b.v[i]); });
+}
+inline F sub(F a, F b) {
+  return each([&](int i) { return vsubq_f32(a.v[i], b.v[i]); });
+}
+inline F mul(F a, F b) {
+  return each([&](int i) { return vmulq_f32(a.v[i], b.v[i]); });
+}
+inline F div(F a, F b) {
+  return each([&](int i) { return vdivq_f32(a.v[i], b.v[i]); });
+}
+inline F fma(F a, F b, F c) {
+  return each([&](int i) { return vfmaq_f32(c.v[i], a.v[i], b.v[i]); });
+}
+inline F max(F a, F b) {
+  return each([&](int i) { return vmaxq_f32(a.v[i], b.v[i]); });
+}
+inline F min(F a, F b) {
+  return each([&](int i) { return vminq_f32(a.v[i], b.v[i]); });
+}
+inline F abs(F a) {
+  return each([&](int i) { return vabsq_f32(a.v[i]); });
+}
+inline F select(M m, F yes, F no) {
+  return each([&](int i) { return vbslq_f32(m.v[i], yes.v[i], no.v[i]); });
+}
+inline M lanes_between(size_t begin, size_t end) {
+  const uint32_t count[4] = {0, 1, 2, 3};
+  const uint32x4_t low = vld1q_u32(count), b = vdupq_n_u32(static_cast<uint32_t>(begin < 16 ? begin : 16)),
+                   e = vdupq_n_u32(static_cast<uint32_t>(end < 16 ? end : 16));
+  M m;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32x4_t lane = vaddq_u32(low, vdupq_n_u32(4 * i));
+    m.v[i] = vandq_u32(vcgeq_u32(lane, b), vcltq_u32(lane, e));
+  }
+  return m;
+}
+inline M equal(I a, I b) {
+  M m;
+  for (int i = 0; i < 4; ++i) m.v[i] = vceqq_s32(a.v[i], b.v[i]);
+  return m;
+}
+
+inline I to_int(F a) {
+  return each_i([&](int i) { return vcvtnq_s32_f32(a.v[i]); });
+}
+inline F to_float(I a) {
+  return each([&](int i) { return vcvtq_f32_s32(a.v[i]); });
+}
+inline F as_float(I a) {
+  return each([&](int i) { return vreinterpretq_f32_s32(a.v[i]); });
+}
+inline I as_int(F a) {
+  return each_i([&](int i) { return vreinterpretq_s32_f32(a.v[i]); });
+}
+inline I add_i(I a, I b) {
+  return each_i([&](int i) { return vaddq_s32(a.v[i], b.v[i]); });
+}
+inline I and_i(I a, I b) {
+  return each_i([&](int i) { return vandq_s32(a.v[i], b.v[i]); });
+}
+inline I or_i(I a, I b) {
+  return each_i([&](int i) { return vorrq_s32(a.v[i], b.v[i]); });
+}
+template <int N>
+inline I shl(I a) {
+  return each_i([&](int i) { return vshlq_n_s32(a.v[i], N); });
+}
+template <int N>
+inline I shr(I a) {
+  return each_i([&](int i) { return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a.v[i]), N)); });
+}
+
+inline I load_i(const void* p) {
+  const auto* q = static_cast<const uint8_t*>(p);
+  return each_i([&](int i) { return vreinterpretq_s32_u8(vld1q_u8(q + 16 * i)); });
+}
+inline I load_u16(const void* p) {
+  const auto* q = static_cast<const uint8_t*>(p);
+  const uint16x8_t a = vreinterpretq_u16_u8(vld1q_u8(q)), b = vreinterpretq_u16_u8(vld1q_u8(q + 16));
+  return {{vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(a))), vreinterpretq_s32_u32(vmovl_high_u16(a)),
+           vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(b))), vreinterpretq_s32_u32(vmovl_high_u16(b))}};
+}
+inline I load_u8(const void* p) {
+  const uint8x16_t q = vld1q_u8(static_cast<const uint8_t*>(p));
+  const uint16x8_t a = vmovl_u8(vget_low_u8(q)), b = vmovl_high_u8(q);
+  return {{vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(a))), vreinterpretq_s32_u32(vmovl_high_u16(a)),
+           vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(b))), vreinterpretq_s32_u32(vmovl_high_u16(b))}};
+}
+inline I load_i8(const void* p) {
+  const int8x16_t q = vld1q_s8(static_cast<const int8_t*>(p));
+  const int16x8_t a = vmovl_s8(vget_low_s8(q)), b = vmovl_high_s8(q);
+  return {{vmovl_s16(vget_low_s16(a)), vmovl_high_s16(a), vmovl_s16(vget_low_s16(b)), vmovl_high_s16(b)}};
+}
+inline int16x8_t low_halves(int32x4_t a, int32x4_t b) { return vcombine_s16(vmovn_s32(a), vmovn_s32(b)); }
+inline void store_u16(void* p, I x) {
+  auto* q = static_cast<uint8_t*>(p);
+  vst1q_u8(q, vreinterpretq_u8_s16(low_halves(x.v[0], x.v[1])));
+  vst1q_u8(q + 16, vreinterpretq_u8_s16(low_halves(x.v[2], x.v[3])));
+}
+inline void store_i8(void* p, I x) {
+  const int8x8_t a = vmovn_s16(low_halves(x.v[0], x.v[1])), b = vmovn_s16(low_halves(x.v[2], x.v[3]));
+  vst1q_s8(static_cast<int8_t*>(p), vcombine_s8(a, b));
+}
+
+inline float sum(F a) {
+  const float32x4_t q = vaddq_f32(vaddq_f32(a.v[0], a.v[2]), vaddq_f32(a.v[1], a.v[3]));
+  const float32x2_t d = vadd_f32(vget_low_f32(q), vget_high_f32(q));
+  return vget_lane_f32(d, 0) + vget_lane_f32(d, 1);
+}
+inline float largest(F a) {
+  return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.v[0], a.v[1]), vmaxq_f32(a.v[2], a.v[3])));
+}
+inline int32_t sum_i(I a) {
+  return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3])));
+}
+
+enum class Kind { U4, U8, Mx };
+struct Codes {  // signed bytes: nibbles as they are, 8-bit codes less 128
+  int8x16_t line[16][4];
+};
+
+template <Kind K>
+inline void load_codes(const uint8_t* p, Codes& c) {
+  const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+  const int8x16_t table = vld1q_s8(doubled);
+  for (int j = 0; j < (K == Kind::U8 ? 16 : 8); ++j)
+    for (int i = 0; i < 4; ++i) {
+      const uint8x16_t bytes = vld1q_u8(p + 64 * j + 16 * i);
+      if constexpr (K == Kind::U8) {
+        c.line[j][i] = vreinterpretq_s8_u8(veorq_u8(bytes, vdupq_n_u8(128)));
+      } else {
+        const uint8x16_t low = vandq_u8(bytes, vdupq_n_u8(15)), high = vshrq_n_u8(bytes, 4);
+        c.line[j][i] = K == Kind::Mx ? vqtbl1q_s8(table, low) : vreinterpretq_s8_u8(low);
+        c.line[8 + j][i] = K == Kind::Mx ? vqtbl1q_s8(table, high) : vreinterpretq_s8_u8(high);
+      }
+    }
+}
+
+template <Kind K, int First, int Lines>
+inline I dot(const Codes& c, const int8_t* q, int32_t sum_q) {
+  I r = set_i(K == Kind::U8 ? 128 * sum_q : 0);
+  for (int j = First; j < First + Lines; ++j) {
+    int32_t word;
+    __builtin_memcpy(&word, q + 4 * j, 4);
+    const int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(word));
+    for (int i = 0; i < 4; ++i) r.v[i] = vdotq_s32(r.v[i], c.line[j][i], x);
+  }
+  return r;
+}
+
+}  // namespace
+}  // namespace moeflux::MOEFLUX_ISA

@@ -1,0 +1,274 @@
+// The kernels of linear.h on sixteen lanes: a lane is a row of the tile. Included once per instruction set.
+#pragma once
+
+namespace moeflux::MOEFLUX_ISA {
+namespace {
+
+inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+inline F from_bf16(I bits) { return as_float(shl<16>(bits)); }
+
+inline F from_f16(
+    I bits) {  // multiplying rescales the exponent and handles subnormals; then infinity and NaN
+  const I magnitude = shl<13>(and_i(bits, set_i(0x7fff))), sign = shl<16>(and_i(bits, set_i(0x8000)));
+  const I finite = as_int(mul(as_float(magnitude), set(0x1p112f)));
+  const I top = set_i(31 << 23);
+  const F value = select(equal(and_i(magnitude, top), top), as_float(or_i(magnitude, set_i(0x7f800000))),
+                         as_float(finite));
+  return as_float(or_i(as_int(value), sign));
+}
+
+inline F from_e4m3(I bits) {
+  const I low = and_i(bits, set_i(0x7f));
+  const F value = mul(as_float(shl<20>(low)), set(0x1p120f));
+  const F known = select(equal(low, set_i(0x7f)), as_float(set_i(0x7fc00000)), value);
+  return as_float(or_i(as_int(known), shl<24>(and_i(bits, set_i(0x80)))));
+}
+
+inline F from_e8m0(I bits) {
+  const F value = select(equal(bits, set_i(0)), set(0x1p-127f), as_float(shl<23>(bits)));
+  return select(equal(bits, set_i(255)), as_float(set_i(0x7fc00000)), value);
+}
+
+inline F load_scale(ScaleType type, const uint8_t* p) {
+  switch (type) {
+    case ScaleType::Bf16:
+      return from_bf16(load_u16(p));
+    case ScaleType::F16:
+      return from_f16(load_u16(p));
+    case ScaleType::F32:
+      return as_float(load_i(p));
+    case ScaleType::E8m0:
+      return from_e8m0(load_u8(p));
+    case ScaleType::None:
+      break;
+  }
+  return set(1);
+}
+
+// -- fast
+
+void quantise(const float* x, const Panel& panel, size_t t) noexcept {
+  for (size_t at = 0, span = 0; at < panel.cols; at += 64, ++span) {
+    const size_t left = panel.cols - at;
+    F part[4];
+    for (size_t i = 0; i < 4; ++i) part[i] = left > 16 * i ? load_n(x + at + 16 * i, left - 16 * i) : zero();
+    const float most = largest(max(max(abs(part[0]), abs(part[1])), max(abs(part[2]), abs(part[3]))));
+    const float inverse = most > 0 ? 127.0f / most : 0.0f;
+    int8_t* q = panel.q + (span * panel.n + t) * 64;
+    I rounded[4];
+    for (size_t i = 0; i < 4; ++i) {
+      rounded[i] = to_int(min(max(mul(part[i], set(inverse)), set(-127)), set(127)));
+      store_i8(q + 16 * i, rounded[i]);
+    }
+    SpanScale& s = panel.scale[span * panel.n + t];
+    s.xs = most / 127.0f;
+    s.sum[0] = sum_i(add_i(rounded[0], rounded[1]));
+    s.sum[1] = sum_i(add_i(rounded[2], rounded[3]));
+    s.xb = s.xs * static_cast<float>(s.sum[0] + s.sum[1]);
+    s.xb_half[0] = s.xs * static_cast<float>(s.sum[0]);
+    s.xb_half[1] = s.xs * static_cast<float>(s.sum[1]);
+  }
+}
+
+constexpr size_t kFastVectors = 32;  // vectors per pass: their chains stay in the first cache
+
+template <Kind K, bool Halves>
+inline F multiply_span(const Codes& codes, const F* scale, const F* bias, const int8_t* q, const SpanScale& s,
+                       F c) {
+  if constexpr (!Halves) {
+    const I products = dot<K, 0, 16>(codes, q, s.sum[0] + s.sum[1]);
+    c = fma(mul(scale[0], set(s.xs)), to_float(products), c);
+    if constexpr (K != Kind::Mx) c = fma(bias[0], set(s.xb), c);
+  } else {
+    const I low = dot<K, 0, 8>(codes, q, s.sum[0]), high = dot<K, 8, 8>(codes, q, s.sum[1]);
+    c = fma(mul(scale[0], set(s.xs)), to_float(low), c);
+    if constexpr (K != Kind::Mx) c = fma(bias[0], set(s.xb_half[0]), c);
+    c = fma(mul(scale[1], set(s.xs)), to_float(high), c);
+    if constexpr (K != Kind::Mx) c = fma(bias[1], set(s.xb_half[1]), c);
+  }
+  return c;
+}
+
+inline F sum_chains(const F* c) {
+  const F e0 = add(c[0], c[4]), e1 = add(c[1], c[5]), e2 = add(c[2], c[6]), e3 = add(c[3], c[7]);
+  return add(add(e0, e2), add(e1, e3));
+}
+
+template <Kind K, bool Halves>
+inline void load_scales(const Tiles& m, const uint8_t* tile, size_t span, F* scale, F* bias) {
+  for (size_t h = 0; h < (Halves ? 2 : 1); ++h) {
+    const uint8_t* at = tile + m.scales_at + (Halves ? 2 * span + h : span * 64 / m.group) * m.group_bytes;
+    scale[h] = load_scale(m.scale, at);
+    if constexpr (K == Kind::Mx)
+      scale[h] = mul(scale[h], set(0.5f));
+    else
+      bias[h] = load_scale(m.scale, at + m.bias_after);
+  }
+}
+
+// One row block, up to kFastVectors vectors.
+template <Kind K, bool Halves>
+inline void fast_block(const Tiles& m, const uint8_t* tile, const Panel& x, const uint32_t* pick,
+                       size_t first, size_t n, size_t rows, float* out, size_t out_stride) {
+  alignas(64) float c[8][kFastVectors][16];
+  const size_t spans = (m.cols + 63) / 64;
+  for (size_t k = 0; k < 8; ++k)
+    for (size_t t = 0; t < n; ++t) store(c[k][t], zero());
+  size_t at[kFastVectors];
+  for (size_t t = 0; t < n; ++t) at[t] = pick ? pick[first + t] : first + t;
+  for (size_t s = 0; s < spans; tile += m.tile_bytes)
+    for (size_t in = 0; in < m.tile_spans && s < spans; ++in, ++s) {
+      Codes codes;
+      F scale[2], bias[2];
+      load_codes<K>(tile + in * m.span_bytes, codes);
+      load_scales<K, Halves>(m, tile, in, scale, bias);
+      const int8_t* q = x.q + s * x.n * 64;
+      const SpanScale* xs = x.scale + s * x.n;
+      for (size_t t = 0; t < n; ++t)
+        store(c[s & 7][t],
+              multiply_span<K, Halves>(codes, scale, bias, q + at[t] * 64, xs[at[t]], load(c[s & 7][t])));
+    }
+  for (size_t t = 0; t < n; ++t) {
+    F chains[8];
+    for (size_t k = 0; k < 8; ++k) chains[k] = load(c[k][t]);
+    store_n(out + (first + t) * out_stride, rows, sum_chains(chains));
+  }
+}
+
+template <Kind K, bool Halves>
+inline void fast_blocks(const Tiles& m, size_t block, size_t blocks, const Panel& x, const uint32_t* pick,
+                        size_t n, float* out, size_t out_stride) {
+  for (size_t b = block; b < block + blocks; ++b) {
+    const uint8_t* tile = m.data + b * m.n_tiles * m.tile_bytes;
+    const size_t rows = smaller(16, m.rows - 16 * b);
+    for (size_t t = 0; t < n; t += kFastVectors)
+      fast_block<K, Halves>(m, tile, x, pick, t, smaller(kFastVectors, n - t), rows, out + 16 * (b - block),
+                            out_stride);
+  }
+}
+
+void linear_fast(const Tiles& m, size_t block, size_t blocks, const Panel& x, const uint32_t* pick, size_t n,
+                 float* out, size_t out_stride) noexcept {
+  if (m.type == MatrixType::Mxfp4)
+    return fast_blocks<Kind::Mx, true>(m, block, blocks, x, pick, n, out, out_stride);
+  if (m.type == MatrixType::Affine4)
+    return m.group == 32 ? fast_blocks<Kind::U4, true>(m, block, blocks, x, pick, n, out, out_stride)
+                         : fast_blocks<Kind::U4, false>(m, block, blocks, x, pick, n, out, out_stride);
+  return m.group == 32 ? fast_blocks<Kind::U8, true>(m, block, blocks, x, pick, n, out, out_stride)
+                       : fast_blocks<Kind::U8, false>(m, block, blocks, x, pick, n, out, out_stride);
+}
+
+// -- exact
+
+// The 64 columns of one span as floats, one line of 16 rows per column.
+inline void decode_span(const Tiles& m, const uint8_t* tile, size_t span, float* lines) {
+  const uint8_t* codes = tile + span * m.span_bytes;
+  switch (m.type) {
+    case MatrixType::F32:
+      for (size_t c = 0; c < 64; ++c) store(lines + 16 * c, as_float(load_i(codes + 64 * c)));
+      return;
+    case MatrixType::Bf16:
+      for (size_t c = 0; c < 64; c += 2) {
+        const I both = load_i(codes + 32 * c);
+        store(lines + 16 * c, as_float(shl<16>(both)));
+        store(lines + 16 * c + 16, as_float(and_i(both, set_i(static_cast<int32_t>(0xffff0000)))));
+      }
+      return;
+    case MatrixType::F16:
+      for (size_t c = 0; c < 64; c += 2) {
+        const I both = load_i(codes + 32 * c);
+        store(lines + 16 * c, from_f16(and_i(both, set_i(0xffff))));
+        store(lines + 16 * c + 16, from_f16(shr<16>(both)));
+      }
+      return;
+    default:
+      break;
+  }
+  constexpr float kE2m1Values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                     -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+  const bool four = m.type == MatrixType::Affine4 || m.type == MatrixType::Mxfp4;
+  F scale = zero(), bias = zero();
+  for (size_t c = 0; c < 64; ++c) {
+    const size_t column = span * 64 + c;
+    if (column % m.group == 0 || c == 0) {
+      const uint8_t* at = tile + m.scales_at + column / m.group * m.group_bytes;
+      scale = load_scale(m.scale, at);
+      if (m.type == MatrixType::Affine4 || m.type == MatrixType::Affine8)
+        bias = load_scale(m.scale, at + m.bias_after);
+    }
+    const size_t line = (four ? c % 32 : c) / 4;
+    I word = load_i(codes + 64 * line);
+    switch (c % 4) {
+      case 1:
+        word = shr<8>(word);
+        break;
+      case 2:
+        word = shr<16>(word);
+        break;
+      case 3:
+        word = shr<24>(word);
+        break;
+      default:
+        break;
+    }
+    if (four) word = c < 32 ? and_i(word, set_i(15)) : and_i(shr<4>(word), set_i(15));
+    word = and_i(word, set_i(255));
+    F value;
+    if (m.type == MatrixType::Fp8) {
+      value = mul(from_e4m3(word), scale);
+    } else if (m.type == MatrixType::Mxfp4) {
+      alignas(64) int32_t code[16];
+      alignas(64) float decoded[16];
+      store(reinterpret_cast<float*>(code), as_float(word));
+      for (int i = 0; i < 16; ++i) decoded[i] = kE2m1Values[code[i]];
+      value = mul(load(decoded), scale);
+    } else {
+      value = add(mul(scale, to_float(word)), bias);
+    }
+    store(lines + 16 * c, value);
+  }
+}
+
+constexpr size_t kExactVectors = 16;
+
+inline void exact_block(const Tiles& m, const uint8_t* tile, const Panel& x, const uint32_t* pick,
+                        size_t first, size_t n, size_t rows, float* out, size_t out_stride) {
+  alignas(64) float c[kExactVectors][16][16];
+  alignas(64) float lines[64 * 16];
+  const size_t spans = (m.cols + 63) / 64;
+  for (size_t t = 0; t < n; ++t)
+    for (size_t l = 0; l < 16; ++l) store(c[t][l], zero());
+  for (size_t s = 0; s < spans; tile += m.tile_bytes)
+    for (size_t in = 0; in < m.tile_spans && s < spans; ++in, ++s) {
+      decode_span(m, tile, in, lines);
+      const size_t left = smaller(64, m.cols - 64 * s);
+      for (size_t t = 0; t < n; ++t) {
+        const float* v = x.f + (pick ? pick[first + t] : first + t) * x.stride + 64 * s;
+        for (size_t l = 0; l < 16 && l < left; ++l) {
+          F a = load(c[t][l]);
+          for (size_t k = l; k < left; k += 16) a = add(a, mul(load(lines + 16 * k), set(v[k])));
+          store(c[t][l], a);
+        }
+      }
+    }
+  for (size_t t = 0; t < n; ++t) {
+    for (size_t half = 8; half > 0; half /= 2)
+      for (size_t l = 0; l < half; ++l) store(c[t][l], add(load(c[t][l]), load(c[t][l + half])));
+    store_n(out + (first + t) * out_stride, rows, load(c[t][0]));
+  }
+}
+
+void linear_exact(const Tiles& m, size_t block, size_t blocks, const Panel& x, const uint32_t* pick, size_t n,
+                  float* out, size_t out_stride) noexcept {
+  for (size_t b = block; b < block + blocks; ++b) {
+    const uint8_t* tile = m.data + b * m.n_tiles * m.tile_bytes;
+    const size_t rows = smaller(16, m.rows - 16 * b);
+    for (size_t t = 0; t < n; t += kExactVectors)
+      exact_block(m, tile, x, pick, t, smaller(kExactVectors, n - t), rows, out + 16 * (b - block),
+                  out_stride);
+  }
+}
+
+}  // namespace
+}  // namespace moeflux::MOEFLUX_ISA
