@@ -1,13 +1,52 @@
 #include "base/threads.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <fstream>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace moeflux {
+namespace {
+
+// The first processor of the core that `cpu` belongs to; itself where the system does not say.
+int first_sibling(int cpu) {
+  std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+  int first = cpu;
+  file >> first;
+  return first;
+}
+
+size_t quota_cores() {  // of the control group; many where there is no quota
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return SIZE_MAX;
+  return static_cast<size_t>(std::max(1.0, quota / period + 0.5));
+}
+
+}  // namespace
+
+std::vector<int> usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores, siblings;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &set)) continue;
+      const int first = first_sibling(cpu);
+      if (std::ranges::find(siblings, first) != siblings.end()) continue;
+      siblings.push_back(first);
+      cores.push_back(cpu);
+    }
+  if (cores.empty()) cores.push_back(0);
+  cores.resize(std::min(cores.size(), quota_cores()));
+  return cores;
+}
 
 size_t hardware_threads() { return std::max(1u, std::thread::hardware_concurrency()); }
 

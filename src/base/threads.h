@@ -3,10 +3,15 @@
 
 #include <cstddef>
 #include <functional>
+#include <vector>
 
 namespace moeflux {
 
 size_t hardware_threads();
+
+// One processor of each physical core that this process may use, no more of them than its CPU quota allows.
+// Never empty.
+std::vector<int> usable_cores();
 
 // Calls work(i) for every i in [0, n) from up to `threads` threads, in increasing order of start. The first
 // exception stops the loop (items under way finish) and is thrown again here.

@@ -13,9 +13,6 @@
 namespace moeflux {
 namespace {
 
-constexpr float kMlaNormEps = 1e-6f;  // of the latent norms, whatever rms_norm_eps is
-constexpr float kUnitEps = 1e-6f;  // under the root when the delta net's q and k are brought to unit length
-
 using Floats = std::vector<float>;
 
 // Rows of a KV cache; a sliding window keeps its last rows only. Fast precision keeps bf16.
@@ -72,7 +69,7 @@ struct DeltaState {
 class ReferenceSequence : public Sequence {
  public:
   ReferenceSequence(const ModelConfig& model, size_t capacity, bool bf16)
-      : Sequence(capacity), bytes_(sequence_bytes(model, capacity, bf16 ? 2 : 4)) {
+      : Sequence(capacity), bytes_(sequence_bytes(model, capacity, bf16 ? KvType::Bf16 : KvType::F32)) {
     for (const LayerConfig& layer : model.layers) {
       if (layer.mixer == Mixer::DeltaNet) delta_.emplace(kv_.size(), model.delta);
       kv_.emplace_back(layer.mixer == Mixer::DeltaNet ? 0 : kv_rows(layer, capacity), kv_width(model, layer),
@@ -147,16 +144,7 @@ class ReferenceBackend : public Backend {
     s.h = norm_rows(s.x, layer.mlp_norm, m_.norm_eps);
     Floats logits = linear_exact(layer.router, s.h);  // routers stay in float in every precision
     tap(s, "router_logits", layer.index, logits, moe.n_experts);
-    const RouterRule rule{.kind = moe.router == Router::Softmax   ? RouterRule::Softmax
-                                  : moe.router == Router::Sigmoid ? RouterRule::Sigmoid
-                                                                  : RouterRule::TopkSoftmax,
-                          .top_k = moe.top_k,
-                          .n_groups = moe.n_groups,
-                          .top_groups = moe.top_groups,
-                          .norm = moe.norm_topk,
-                          .norm_eps = moe.norm_eps,
-                          .scaling = moe.scaling,
-                          .score_bias = layer.score_bias};
+    const RouterRule rule = router_rule(moe, layer.score_bias);
     s.ids.resize(s.n * moe.top_k);
     s.weights.resize(s.n * moe.top_k);
     for (size_t t = 0; t < s.n; ++t)
@@ -186,7 +174,8 @@ class ReferenceBackend : public Backend {
     Floats sum(s.n * d);
     for (size_t t = 0; t < s.n; ++t)
       for (size_t j = 0; j < k; ++j)
-        for (size_t i = 0; i < d; ++i) sum[t * d + i] += s.weights[t * k + j] * each[(t * k + j) * d + i];
+        for (size_t i = 0; i < d; ++i)
+          sum[t * d + i] = std::fma(s.weights[t * k + j], each[(t * k + j) * d + i], sum[t * d + i]);
     if (m_.moe.shared_width) add_shared(s, layer, sum);
     add(s.x, sum);
     tap(s, "mlp", layer.index, s.x, d);
@@ -266,7 +255,7 @@ class ReferenceBackend : public Backend {
     const Floats out = feed_forward(layer.shared, s.h, Activation::Swiglu);
     const Floats gate = m_.moe.shared_gated ? linear_exact({layer.shared_gate, {}}, s.h) : Floats{};
     for (size_t i = 0; i < sum.size(); ++i)
-      sum[i] += gate.empty() ? out[i] : sigmoid(gate[i / m_.d_model]) * out[i];
+      sum[i] = std::fma(gate.empty() ? 1.0f : sigmoid(gate[i / m_.d_model]), out[i], sum[i]);
   }
 
   void rope(float* x, size_t position) const {
@@ -402,7 +391,9 @@ class ReferenceBackend : public Backend {
   Floats delta_net(ReferenceStep& s, const LayerWeights& layer, const Floats& h) const {
     const DeltaWeights& w = layer.delta;
     const DeltaConfig& d = m_.delta;
-    const Floats u = linear(w.qkv, h), z = linear(w.z, h), b = linear(w.b, h), a = linear(w.a, h);
+    // b and a steer the state's decay and are few: they stay in float in every precision.
+    const Floats u = linear(w.qkv, h), z = linear(w.z, h), b = linear_exact({w.b, {}}, h),
+                 a = linear_exact({w.a, {}}, h);
     const size_t channels = d.conv_channels(), values = d.value_channels();
 
     Floats out(s.n * values), y(channels);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/threads.h"
+#include "cpu/cpu_backend.h"
 #include "cpu/reference_backend.h"
 
 namespace moeflux {
@@ -16,9 +17,28 @@ ModelConfig matched_config(const Package& package) {
   return config;
 }
 
-std::unique_ptr<Backend> make_backend(const std::string& name, const ModelConfig& config,
-                                      const ModelWeights& weights, Precision precision) {
-  if (name == "cpu-ref") return make_reference_backend(config, weights, precision);
+size_t thread_count(const EngineOptions& o) { return o.threads ? o.threads : usable_cores().size(); }
+
+KvType kv_type(const EngineOptions& o) {
+  const bool exact = o.precision == Precision::Exact;
+  const KvType type = o.kv.value_or(exact ? KvType::F32 : KvType::Bf16);
+  if (exact && type != KvType::F32)
+    fail(Errc::InvalidArgument,
+         "exact precision keeps its KV cache in f32; for a smaller one use fast (--precision)");
+  if (o.backend == "cpu-ref" && type != (exact ? KvType::F32 : KvType::Bf16))
+    fail(Errc::Unsupported,
+         "the backend cpu-ref has an f32 KV cache in exact precision and bf16 in fast, no other");
+  return type;
+}
+
+std::unique_ptr<Backend> make_backend(const EngineOptions& o, const ModelConfig& config,
+                                      const ModelWeights& weights) {
+  const std::string& name = o.backend;
+  if (name == "cpu")
+    return make_cpu_backend(
+        config, weights,
+        {.precision = o.precision, .kv = kv_type(o), .ops = &choose_ops(o.isa), .threads = thread_count(o)});
+  if (name == "cpu-ref") return make_reference_backend(config, weights, o.precision);
   std::string known;
   for (const std::string& b : backend_names()) known += (known.empty() ? "" : ", ") + b;
   fail(Errc::Unsupported, "there is no backend '{}' in this program; there is {}", name, known);
@@ -31,22 +51,23 @@ PlanRequest plan_request(const EngineOptions& o) {
           .max_memory = o.max_memory,
           .available = available_memory(),
           .chunk = o.chunk,
-          .kv_bytes = o.precision == Precision::Exact ? 4u : 2u};
+          .kv = kv_type(o),
+          .threads = thread_count(o)};
 }
 
 }  // namespace
 
-std::vector<std::string> backend_names() { return {"cpu-ref"}; }
+std::vector<std::string> backend_names() { return {"cpu", "cpu-ref"}; }
 
 Engine::Engine(const fs::path& package, const EngineOptions& options)
     : options_(options),
       package_(package),
       config_(matched_config(package_)),
       plan_(make_plan(config_, package_.manifest(), plan_request(options))),
-      resident_(package_, options.threads ? options.threads : hardware_threads()),
+      resident_(package_, thread_count(options)),
       weights_(bind_weights(config_, package_.manifest(), resident_)),
       store_(package_, plan_.ram_slot_bytes, options.check_reads),
-      backend_(make_backend(options.backend, config_, weights_, options.precision)),
+      backend_(make_backend(options, config_, weights_)),
       model_(config_, weights_, *backend_, store_) {}
 
 std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> tokens, size_t rows,

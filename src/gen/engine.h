@@ -11,12 +11,14 @@
 namespace moeflux {
 
 struct EngineOptions {
-  std::string backend = "cpu-ref";
+  std::string backend = "cpu";
   Precision precision = Precision::Fast;
-  std::optional<uint64_t> ram, max_memory;
+  std::optional<uint64_t> ram = {}, max_memory = {};
   uint64_t ctx = 0;
-  uint64_t chunk = 512;  // tokens of a prefill step
-  size_t threads = 0;    // for loading; 0: all
+  uint64_t chunk = 512;      // tokens of a prefill step
+  size_t threads = 0;        // 0: one per core
+  std::optional<KvType> kv = {};  // default: f32 in exact precision, bf16 in fast
+  std::string isa = "auto";
   bool check_reads = true;
 };
 

@@ -14,6 +14,9 @@
 #include <string_view>
 
 #include "model/weights.h"
+#include "ops/attention.h"
+#include "ops/delta.h"
+#include "ops/router.h"
 #include "store/expert_store.h"
 
 namespace moeflux {
@@ -84,13 +87,22 @@ class Backend {
   virtual void logits(Step& step, std::span<float> out) = 0;    // [logit_rows, n_vocab]
 };
 
-// Bytes of KV cache and recurrent state of one sequence of `capacity` tokens, per value of `kv_bytes`.
-uint64_t sequence_bytes(const ModelConfig& model, size_t capacity, size_t kv_bytes);
-// Positions that a layer's KV cache holds: all, or no more than its window.
+// Bytes of KV cache and recurrent state of one sequence of `capacity` tokens, and of one attention layer's
+// cache.
+uint64_t sequence_bytes(const ModelConfig& model, size_t capacity, KvType type);
+uint64_t kv_bytes(const ModelConfig& model, const LayerConfig& layer, size_t capacity, KvType type);
+// Positions that a layer's KV cache holds, in whole blocks: all, or those that the queries of one block can
+// see through its window.
 size_t kv_rows(const LayerConfig& layer, size_t capacity);
 // KV values per position of a layer (0 for delta-net layers), and floats of recurrent state per delta-net
 // layer.
 size_t kv_width(const ModelConfig& model, const LayerConfig& layer);
 size_t delta_state_floats(const ModelConfig& model);
+
+RouterRule router_rule(const MoeConfig& moe, Vector score_bias);
+
+inline constexpr float kMlaNormEps = 1e-6f;  // of the latent norms, whatever rms_norm_eps is
+inline constexpr float kUnitEps =
+    1e-6f;  // under the root when the delta net's q and k are brought to unit length
 
 }  // namespace moeflux

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/checked.h"
-#include "ops/delta.h"
 
 namespace moeflux {
 
@@ -48,8 +47,22 @@ void Model::check_batch(const Batch& batch) const {
       fail(Errc::InvalidArgument, "token {} is not in the vocabulary of {}", t, config_.n_vocab);
 }
 
+RouterRule router_rule(const MoeConfig& moe, Vector score_bias) {
+  return {.kind = moe.router == Router::Softmax   ? RouterRule::Softmax
+                  : moe.router == Router::Sigmoid ? RouterRule::Sigmoid
+                                                  : RouterRule::TopkSoftmax,
+          .top_k = moe.top_k,
+          .n_groups = moe.n_groups,
+          .top_groups = moe.top_groups,
+          .norm = moe.norm_topk,
+          .norm_eps = moe.norm_eps,
+          .scaling = moe.scaling,
+          .score_bias = score_bias};
+}
+
 size_t kv_rows(const LayerConfig& layer, size_t capacity) {
-  return layer.window ? std::min<size_t>(layer.window, capacity) : capacity;
+  const size_t rows = layer.window ? std::min<size_t>(layer.window + kKvBlock - 1, capacity) : capacity;
+  return (rows + kKvBlock - 1) / kKvBlock * kKvBlock;
 }
 
 size_t kv_width(const ModelConfig& model, const LayerConfig& layer) {
@@ -71,13 +84,22 @@ size_t delta_state_floats(const ModelConfig& model) {
   return state + block + d.conv_channels() * (d.conv_width - 1);
 }
 
-uint64_t sequence_bytes(const ModelConfig& model, size_t capacity, size_t kv_bytes) {
+uint64_t kv_bytes(const ModelConfig& model, const LayerConfig& layer, size_t capacity, KvType type) {
+  const size_t scales = type != KvType::Q8          ? 0
+                        : layer.mixer == Mixer::Mla ? 1
+                                                    : 2 * model.attention.n_kv_heads;
+  const uint64_t row =
+      checked_mul(kv_width(model, layer), kv_value_bytes(type), "KV cache") + scales * sizeof(float);
+  return checked_mul(kv_rows(layer, capacity), row, "KV cache");
+}
+
+uint64_t sequence_bytes(const ModelConfig& model, size_t capacity, KvType type) {
   uint64_t sum = 0;
-  for (const LayerConfig& layer : model.layers) {
-    const uint64_t values = checked_mul(kv_rows(layer, capacity), kv_width(model, layer), "KV cache");
-    sum = checked_add(sum, checked_mul(values, kv_bytes, "KV cache"), "KV cache");
-    if (layer.mixer == Mixer::DeltaNet) sum += delta_state_floats(model) * sizeof(float);
-  }
+  for (const LayerConfig& layer : model.layers)
+    sum = checked_add(sum,
+                      layer.mixer == Mixer::DeltaNet ? delta_state_floats(model) * sizeof(float)
+                                                     : kv_bytes(model, layer, capacity, type),
+                      "KV cache");
   return sum;
 }
 

@@ -4,23 +4,15 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "ops/linear.h"
 
 namespace moeflux {
 namespace {
 
-// Activations of one prefill step (the widest stages hold a few rows per token at once), logits, and the
-// program.
-uint64_t overhead(const ModelConfig& m, uint64_t chunk) {
-  const AttentionConfig& a = m.attention;
-  const uint64_t attention = (a.gated ? 5 : 3) * a.n_heads * a.head_dim + 4 * a.n_kv_heads * a.head_dim;
-  const uint64_t mla =
-      m.attention.n_heads * (m.mla.nope_dim + m.mla.rope_dim + m.mla.value_dim) + m.mla.q_rank;
-  const uint64_t delta = m.delta.conv_channels() + 2 * m.delta.value_channels();
-  const uint64_t experts =
-      m.moe.top_k * m.d_model + 2 * std::max({m.moe.width, m.moe.shared_width, m.dense_width});
-  const uint64_t floats = 4 * m.d_model + std::max({attention, mla, delta, experts});
-  return chunk * floats * sizeof(float) + m.n_vocab * sizeof(float) + (32u << 20);
-}
+constexpr uint64_t kProgramBytes = 32u << 20;  // code, tables, stacks
+
+// A panel of vectors as products take it: floats, int8, and the scales of 64 columns.
+uint64_t panel_bytes(uint64_t width) { return width * 4 + (width + 63) / 64 * (64 + sizeof(SpanScale)); }
 
 void add_parameters(const ModelConfig& m, const Manifest& manifest, MemoryPlan& plan) {
   uint64_t resident = 0, per_expert = 0;
@@ -61,6 +53,38 @@ void place_experts(const PlanRequest& r, const Manifest& manifest, MemoryPlan& p
 
 }  // namespace
 
+uint64_t step_bytes(const ModelConfig& m, uint64_t chunk, size_t threads) {
+  const AttentionConfig& a = m.attention;
+  const uint64_t heads = a.n_heads, head = a.head_dim, q = heads * head, kv = a.n_kv_heads * head;
+  const uint64_t latent = m.mla.kv_rank + m.mla.rope_dim;
+  uint64_t mixer = 0, scratch = m.d_model;  // bytes per token, floats per thread
+  if (m.has(Mixer::Attention)) {
+    mixer = std::max(mixer, 4 * ((a.gated ? 3 : 2) * q + 2 * kv) + panel_bytes(q));
+    scratch = std::max(scratch, 64 * head + attend_scratch(head, head, 64));
+  }
+  if (m.has(Mixer::Mla)) {
+    mixer = std::max(mixer, 4 * (heads * (m.mla.nope_dim + m.mla.rope_dim + latent) + latent + m.mla.q_rank) +
+                                heads * (panel_bytes(m.mla.kv_rank) + panel_bytes(m.mla.nope_dim)) +
+                                panel_bytes(m.mla.q_rank) + panel_bytes(heads * m.mla.value_dim));
+    scratch = std::max(scratch, 64 * m.mla.kv_rank + attend_scratch(latent, m.mla.kv_rank, 64));
+  }
+  if (m.has(Mixer::DeltaNet)) {
+    const DeltaConfig& d = m.delta;
+    const uint64_t group = d.n_value_heads / d.n_key_heads;
+    mixer = std::max(mixer, 4 * (d.conv_channels() + d.value_channels() + 2 * d.n_value_heads) +
+                                panel_bytes(d.value_channels()));
+    scratch = std::max(scratch,
+                       kDeltaBlock * (2 * d.key_dim + group * d.value_dim + 2) + delta_scratch(d.value_dim));
+  }
+  const uint64_t widest = std::max({m.moe.width, m.moe.shared_width, m.dense_width});
+  const uint64_t rows = m.moe.top_k + (m.moe.shared_width ? 1 : 0);
+  const uint64_t experts =
+      rows * (panel_bytes(widest) + 4 * m.d_model) + 4 * (m.moe.n_experts + 4 * m.moe.top_k);
+  const uint64_t token = 8 * m.d_model + panel_bytes(m.d_model) + 4 * m.rope.dim + mixer + experts;
+  return chunk * token + threads * scratch * sizeof(float) + panel_bytes(m.d_model) +
+         m.n_vocab * sizeof(float);
+}
+
 std::map<std::string, TensorClass> tensor_classes(const ModelConfig& model) {
   std::map<std::string, TensorClass> classes;
   for (const bool transposed : {true, false})
@@ -82,8 +106,8 @@ MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const P
     plan.class_bytes[static_cast<size_t>(classes.at(t.tensor.name))] += t.tensor.bytes;
   plan.class_bytes[static_cast<size_t>(TensorClass::Expert)] = plan.expert_bytes;
   plan.resident_bytes = manifest.resident_bytes();
-  plan.kv_bytes = sequence_bytes(model, plan.ctx, r.kv_bytes);
-  plan.overhead_bytes = overhead(model, std::min(r.chunk, plan.ctx));
+  plan.kv_bytes = sequence_bytes(model, plan.ctx, r.kv);
+  plan.overhead_bytes = step_bytes(model, std::min(r.chunk, plan.ctx), r.threads) + kProgramBytes;
   add_parameters(model, manifest, plan);
 
   // A decoded token touches every resident matrix once, but of the embedding one row.

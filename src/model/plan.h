@@ -16,7 +16,8 @@ struct PlanRequest {
   uint64_t available = 0;              // memory that can be had
   uint64_t chunk = 512;                // tokens of a prefill step
   bool refuse = true;                  // a plan that does not fit; otherwise it says so
-  size_t kv_bytes = 2;                 // per KV value
+  KvType kv = KvType::Bf16;
+  size_t threads = 1;  // that compute
 };
 
 inline constexpr uint64_t kDefaultContext = 4096;
@@ -37,6 +38,9 @@ struct MemoryPlan {
 // Throws Error{OutOfMemory} with the numbers when it cannot fit, Error{InvalidArgument} for a context beyond
 // the model's.
 MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const PlanRequest& request);
+
+// Working memory of a step of `chunk` tokens: activations, each thread's scratch, one row of logits.
+uint64_t step_bytes(const ModelConfig& model, uint64_t chunk, size_t threads);
 
 // The class of every tensor that a package of this model may have.
 std::map<std::string, TensorClass> tensor_classes(const ModelConfig& model);

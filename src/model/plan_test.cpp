@@ -27,8 +27,9 @@ TEST(Plan, PartsAddUpAndBudgetsAreSlotsOnly) {
   EXPECT_EQ(p.ssd_only_bytes, experts - experts / 4 - experts / 2);
   EXPECT_EQ(p.host_bytes, p.resident_bytes + p.kv_bytes + p.overhead_bytes + p.ram_slot_bytes);
   EXPECT_EQ(p.token_missed_bytes, p.token_expert_bytes / 4);
-  // Two attention layers of one KV head of 64, bf16; six layers of recurrent state in float.
-  EXPECT_EQ(p.kv_bytes, 2 * 100 * 2 * 64 * 2 + 6 * delta_state_floats(s.model) * 4);
+  // Two attention layers of one KV head of 64, bf16, in blocks of 64 positions; six layers of recurrent state
+  // in float.
+  EXPECT_EQ(p.kv_bytes, 2 * 128 * 2 * 64 * 2 + 6 * delta_state_floats(s.model) * 4);
 }
 
 TEST(Plan, WhatDoesNotFitIsRefusedOrSaid) {

@@ -71,6 +71,8 @@ uint64_t ExpertStore::slot_bytes() const {
   return sum;
 }
 
+size_t ExpertStore::most_leases(uint64_t l) const { return classes_.at(layer(l).record_bytes).most_slots; }
+
 ExpertStore::Lease ExpertStore::lease(ExpertKey key) {
   const ExpertLayer& l = layer(key.layer);
   SlotClass& cls = classes_.at(l.record_bytes);

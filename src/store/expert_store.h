@@ -45,6 +45,8 @@ class ExpertStore {
 
   const ExpertLayer& layer(uint64_t layer) const;
   Lease lease(ExpertKey key);
+  // How many leases of this layer's experts can be held at once.
+  size_t most_leases(uint64_t layer) const;
   const StoreStats& stats() const { return stats_; }
   uint64_t slot_bytes() const;
 

@@ -1,0 +1,133 @@
+#include "cpu/products.h"
+
+#include <algorithm>
+
+namespace moeflux {
+namespace {
+
+constexpr size_t kItemVectors = 128;  // their int8 form and a row block's weights fit in the second cache
+constexpr size_t kGateVectors = 32;   // gate and up results of an item on the stack
+constexpr size_t kWorthForking = 1 << 16;  // multiply-adds: a microsecond or two
+constexpr size_t kSpanBlocks = 64 / kTileRows;
+
+}  // namespace
+
+Panel Activations::make(size_t n, size_t cols) {
+  const size_t spans = span_count(cols);
+  return {n, cols, floats_.get(n * cols), cols, q_.get(n * spans * 64), scale_.get(n * spans)};
+}
+
+void Products::quantise(const Panel& panel) const {
+  if (!fast_) return;
+  pool_.run(panel.n, [&](size_t t, size_t) { ops_.quantise(panel.f + t * panel.stride, panel, t); });
+}
+
+// Row blocks in pieces of per_item, vectors in pieces of kItemVectors.
+void Products::cut(size_t product, size_t first_block, size_t blocks, size_t n, size_t per_item) {
+  for (size_t b = 0; b < blocks; b += per_item)
+    for (size_t t = 0; t < n; t += kItemVectors)
+      items_.push_back({static_cast<uint32_t>(product), static_cast<uint32_t>(first_block + b),
+                        static_cast<uint32_t>(std::min(per_item, blocks - b)), static_cast<uint32_t>(t),
+                        static_cast<uint32_t>(std::min(kItemVectors, n - t))});
+}
+
+template <class Fn>
+void Products::each_item(size_t work, Fn fn) {
+  if (work < kWorthForking)
+    for (const Item& item : items_) fn(item);
+  else
+    pool_.run(items_.size(), [&](size_t i, size_t) { fn(items_[i]); });
+}
+
+void Products::run(std::span<const Product> products) {
+  items_.clear();
+  size_t total = 0;
+  const auto n_blocks = [](const Product& p) {
+    return p.whole_blocks() ? (p.row_count() + kTileRows - 1) / kTileRows : 1;
+  };
+  for (const Product& p : products) total += n_blocks(p);
+  const size_t per_item = std::clamp<size_t>(total / (4 * pool_.size()), 1, 4);
+  for (size_t i = 0; i < products.size(); ++i)
+    cut(i, products[i].first_row / kTileRows, n_blocks(products[i]), products[i].n, per_item);
+  size_t work = 0;
+  for (const Product& p : products) work += p.row_count() * p.w.cols * p.n;
+  each_item(work, [&](const Item& item) { multiply(products[item.product], item); });
+}
+
+void Products::multiply(const MatrixView& w, const Tiles& tiles, size_t block, size_t blocks, const Panel& x,
+                        const uint32_t* pick, size_t n, bool exact, float* out, size_t stride) const {
+  const bool fast = fast_ && !exact && has_integer_codes(w.format);
+  (fast ? ops_.linear_fast : ops_.linear_exact)(tiles, block, blocks, x, pick, n, out, stride);
+}
+
+// A panel without its first vectors.
+static Panel skip(Panel x, size_t first) {
+  x.f += first * x.stride;
+  x.q += first * 64;
+  x.scale += first;
+  return x;
+}
+
+void Products::multiply(const Product& p, const Item& item) const {
+  if (!p.whole_blocks()) return multiply_rows(p, item);
+  const size_t row = (item.block - p.first_row / kTileRows) * kTileRows;
+  const size_t rows = std::min(item.blocks * kTileRows, p.row_count() - row);
+  float* out = p.out + item.first * p.out_stride + row;
+  multiply(p.w, tiles_of(p.w), item.block, item.blocks, p.pick ? p.x : skip(p.x, item.first),
+           p.pick ? p.pick + item.first : nullptr, item.n, p.exact, out, p.out_stride);
+  if (!p.bias.empty())
+    for (size_t t = 0; t < item.n; ++t)
+      for (size_t i = 0; i < rows; ++i) out[t * p.out_stride + i] += p.bias[p.first_row + row + i];
+}
+
+// Rows that begin or end inside a block, in no published model: the plain version.
+void Products::multiply_rows(const Product& p, const Item& item) const {
+  for (size_t t = item.first; t < item.first + item.n; ++t)
+    (fast_ && !p.exact ? linear_fast_ref : linear_exact_ref)(
+        p.w, p.first_row, p.rows, p.x.f + (p.pick ? p.pick[t] : t) * p.x.stride, 1, p.x.cols,
+        p.out + t * p.out_stride, p.out_stride);
+}
+
+void Products::run(std::span<const GatedProduct> products) {
+  items_.clear();
+  for (size_t i = 0; i < products.size(); ++i)
+    cut(i, 0, products[i].w->gate.w.n_row_blocks(), products[i].n, kSpanBlocks);
+  size_t work = 0;
+  for (const GatedProduct& p : products) work += 2 * p.w->gate.w.rows * p.x.cols * p.n;
+  each_item(work, [&](const Item& item) { gate(products[item.product], item); });
+}
+
+// 64 rows of gate and up make one span of the hidden vector, which is quantised at once.
+void Products::gate(const GatedProduct& p, const Item& item) const {
+  alignas(64) float gates[kGateVectors * 64], ups[kGateVectors * 64];
+  const Linear &gate = p.w->gate, &up = p.w->up;
+  const Tiles gate_tiles = tiles_of(gate.w), up_tiles = tiles_of(up.w);
+  const size_t row = item.block * kTileRows, rows = std::min<size_t>(64, gate.w.rows - row);
+  const size_t span = row / 64;
+  Panel hidden = p.hidden;
+  hidden.cols = rows;
+  hidden.q += span * hidden.n * 64;
+  hidden.scale += span * hidden.n;
+  for (size_t t = item.first; t < item.first + item.n; t += kGateVectors) {
+    const size_t n = std::min(kGateVectors, item.first + item.n - t);
+    const Panel x = p.pick ? p.x : skip(p.x, t);
+    const uint32_t* pick = p.pick ? p.pick + t : nullptr;
+    multiply(gate.w, gate_tiles, item.block, item.blocks, x, pick, n, false, gates, 64);
+    multiply(up.w, up_tiles, item.block, item.blocks, x, pick, n, false, ups, 64);
+    for (size_t i = 0; i < n; ++i) {
+      float *g = gates + 64 * i, *u = ups + 64 * i;
+      for (size_t r = 0; !gate.bias.empty() && r < rows; ++r) g[r] += gate.bias[row + r];
+      for (size_t r = 0; !up.bias.empty() && r < rows; ++r) u[r] += up.bias[row + r];
+      if (p.activation == Activation::Swiglu)
+        ops_.swiglu(g, u, rows, g);
+      else
+        ops_.clamped_swiglu(g, u, rows, p.clamp, g);
+      if (fast_ && has_integer_codes(p.w->down.w.format))
+        ops_.quantise(g, hidden, t + i);
+      else
+        std::copy_n(g, rows, const_cast<float*>(hidden.f) + (t + i) * hidden.stride + row);
+    }
+  }
+}
+
+}  // namespace moeflux

@@ -1,0 +1,53 @@
+// A fixed set of threads for short parallel regions: the caller and size() - 1 workers, each pinned to a core
+// of its own. Between regions workers spin for a moment and then sleep, so that a region costs microseconds
+// while a token is computed and nothing while the program waits. One caller at a time.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace moeflux {
+
+class WorkerPool {
+ public:
+  explicit WorkerPool(size_t threads);
+  ~WorkerPool();
+  size_t size() const { return workers_.size() + 1; }
+
+  // Calls work(i, worker) for every i in [0, n), each once, from all threads; returns when all are done.
+  // Items are handed out in order, one at a time. work must not throw and must not call run.
+  template <class Work>
+  void run(size_t n, Work&& work) {
+    if (n <= 1 || workers_.empty()) {
+      for (size_t i = 0; i < n; ++i) work(i, size_t{0});
+      return;
+    }
+    using Fn = std::remove_reference_t<Work>;
+    run_region(
+        n, [](void* w, size_t i, size_t worker) { (*static_cast<Fn*>(w))(i, worker); },
+        const_cast<void*>(static_cast<const void*>(&work)));
+  }
+
+ private:
+  using Call = void (*)(void* work, size_t item, size_t worker);
+  void run_region(size_t n, Call call, void* work);
+  void serve(size_t worker);
+  void take_items(size_t worker);
+
+  // Of the current region: written by the caller before `region_` moves on, read by workers after.
+  Call call_ = nullptr;
+  void* work_ = nullptr;
+  size_t n_ = 0;
+  alignas(64) std::atomic<uint32_t> region_ = 0;  // counts regions; workers wait for it to change
+  alignas(64) std::atomic<size_t> next_ = 0;      // next item
+  alignas(64) std::atomic<uint32_t> active_ = 0;  // workers that have not finished the region
+  alignas(64) std::atomic<uint32_t> sleepers_ = 0;
+  std::atomic<bool> stop_ = false;
+  std::vector<std::jthread> workers_;
+};
+
+}  // namespace moeflux
