@@ -27,4 +27,17 @@ CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std::optio
 
 Precision precision_from_string(const std::string& text);
 
+// How a command runs a model, as the user gives it.
+struct EngineArguments {
+  std::string backend = "cpu-ref", precision = "fast";
+  uint64_t ctx = 0, chunk = 512;
+  size_t threads = 0;
+  bool no_check_reads = false;
+  std::optional<uint64_t> ram, max_memory;
+
+  EngineOptions options() const;
+};
+
+void add_engine_options(CLI::App& app, EngineArguments& into);
+
 }  // namespace moeflux
