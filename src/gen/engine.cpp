@@ -31,6 +31,7 @@ PlanRequest plan_request(const EngineOptions& o) {
           .max_memory = o.max_memory,
           .available = available_memory(),
           .chunk = o.chunk,
+          .logit_rows = o.logit_rows,
           .kv_bytes = o.precision == Precision::Exact ? 4u : 2u};
 }
 

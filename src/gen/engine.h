@@ -15,8 +15,9 @@ struct EngineOptions {
   Precision precision = Precision::Fast;
   std::optional<uint64_t> ram, max_memory;
   uint64_t ctx = 0;
-  uint64_t chunk = 512;  // tokens of a prefill step
-  size_t threads = 0;    // for loading; 0: all
+  uint64_t chunk = 512;     // tokens of a prefill step
+  uint64_t logit_rows = 1;  // rows of logits that are held at once: the plan leaves room for them
+  size_t threads = 0;       // for loading; 0: all
   bool check_reads = true;
 };
 
@@ -26,6 +27,7 @@ class Engine {
  public:
   Engine(const fs::path& package, const EngineOptions& options);
 
+  const EngineOptions& options() const { return options_; }
   const ModelConfig& config() const { return config_; }
   const Package& package() const { return package_; }
   const MemoryPlan& plan() const { return plan_; }

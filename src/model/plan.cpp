@@ -10,7 +10,7 @@ namespace {
 
 // Activations of one prefill step (the widest stages hold a few rows per token at once), logits, and the
 // program.
-uint64_t overhead(const ModelConfig& m, uint64_t chunk) {
+uint64_t overhead(const ModelConfig& m, uint64_t chunk, uint64_t logit_rows) {
   const AttentionConfig& a = m.attention;
   const uint64_t attention = (a.gated ? 5 : 3) * a.n_heads * a.head_dim + 4 * a.n_kv_heads * a.head_dim;
   const uint64_t mla =
@@ -19,7 +19,7 @@ uint64_t overhead(const ModelConfig& m, uint64_t chunk) {
   const uint64_t experts =
       m.moe.top_k * m.d_model + 2 * std::max({m.moe.width, m.moe.shared_width, m.dense_width});
   const uint64_t floats = 4 * m.d_model + std::max({attention, mla, delta, experts});
-  return chunk * floats * sizeof(float) + m.n_vocab * sizeof(float) + (32u << 20);
+  return chunk * floats * sizeof(float) + logit_rows * m.n_vocab * sizeof(float) + (32u << 20);
 }
 
 void add_parameters(const ModelConfig& m, const Manifest& manifest, MemoryPlan& plan) {
@@ -83,7 +83,7 @@ MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const P
   plan.class_bytes[static_cast<size_t>(TensorClass::Expert)] = plan.expert_bytes;
   plan.resident_bytes = manifest.resident_bytes();
   plan.kv_bytes = sequence_bytes(model, plan.ctx, r.kv_bytes);
-  plan.overhead_bytes = overhead(model, std::min(r.chunk, plan.ctx));
+  plan.overhead_bytes = overhead(model, std::min(r.chunk, plan.ctx), std::min(r.logit_rows, plan.ctx));
   add_parameters(model, manifest, plan);
 
   // A decoded token touches every resident matrix once, but of the embedding one row.

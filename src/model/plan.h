@@ -15,6 +15,7 @@ struct PlanRequest {
   std::optional<uint64_t> max_memory;  // cap on the host total
   uint64_t available = 0;              // memory that can be had
   uint64_t chunk = 512;                // tokens of a prefill step
+  uint64_t logit_rows = 1;             // rows of logits that are held at once
   bool refuse = true;                  // a plan that does not fit; otherwise it says so
   size_t kv_bytes = 2;                 // per KV value
 };
