@@ -15,23 +15,28 @@ using test::TempFolder;
 namespace fs = std::filesystem;
 
 TEST(Program, WrongUsageExitsWithTwo) {
-  const std::vector<std::vector<std::string>> cases = {{},
-                                                       {"frobnicate"},
-                                                       {"run"},
-                                                       {"run", "x"},
-                                                       {"run", "x", "--tokens", "1,x"},
-                                                       {"run", "x", "--tokens", ""},
-                                                       {"run", "x", "--tokens", "1", "--ram", "lots"},
-                                                       {"run", "x", "--tokens", "1", "--backend", "abacus"},
-                                                       {"run", "x", "--tokens", "1", "-n", "0"},
-                                                       {"run", "x", "--tokens", "1", "--temp", "0.7"},
-                                                       {"convert", "x"},
-                                                       {"convert", "x", "y", "--experts", "q3"},
-                                                       {"convert", "x", "y", "--group", "48"},
-                                                       {"convert", "x", "y", "--resident", "mxfp4"},
-                                                       {"synth", "x", "y", "--experts", "q4"},
-                                                       {"verify", "x"},
-                                                       {"inspect", "x", "--nonsense"}};
+  const std::vector<std::vector<std::string>> cases = {
+      {},
+      {"frobnicate"},
+      {"run"},
+      {"run", "x"},
+      {"run", "x", "--tokens", "1,x"},
+      {"run", "x", "--tokens", ""},
+      {"run", "x", "--tokens", "1", "--ram", "lots"},
+      {"run", "x", "--tokens", "1", "--backend", "abacus"},
+      {"run", "x", "--tokens", "1", "-n", "0"},
+      {"run", "x", "--tokens", "1", "--temp", "0.7"},
+      {"convert", "x"},
+      {"convert", "x", "y", "--experts", "q3"},
+      {"convert", "x", "y", "--group", "48"},
+      {"convert", "x", "y", "--resident", "mxfp4"},
+      {"synth", "x", "y", "--experts", "q4"},
+      {"perplexity", "x"},
+      {"perplexity", "x", "y", "--tokens", "1"},
+      {"perplexity", "x", "y", "--precision", "best"},
+      {"perplexity", "x", "y", "--reference-backend", "abacus"},
+      {"verify", "x"},
+      {"inspect", "x", "--nonsense"}};
   for (const auto& args : cases) {
     const auto r = run_program(args);
     EXPECT_EQ(r.exit_code, 2) << (args.empty() ? "" : args[0]) << ": " << r.err;
@@ -46,6 +51,7 @@ TEST(Program, FailuresExitWithOneAndNameTheThing) {
                                              {"plan", "/no/such"},
                                              {"convert", "/no/such", "/tmp/x"},
                                              {"run", "/no/such", "--tokens", "1"},
+                                             {"perplexity", "/tmp", "/no/such"},
                                              {"synth", "/no/such", "/tmp/x"}}) {
     const auto r = run_program(args);
     EXPECT_EQ(r.exit_code, 1) << args[0];
@@ -61,6 +67,7 @@ TEST(Program, HelpAndVersionGoToStdout) {
                                                                                     {"inspect", "--help"},
                                                                                     {"plan", "--help"},
                                                                                     {"run", "--help"},
+                                                                                    {"perplexity", "--help"},
                                                                                     {"verify", "--help"},
                                                                                     {"--version"}}) {
     const auto r = run_program(args);

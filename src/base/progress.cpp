@@ -22,9 +22,10 @@ std::string format_duration(double seconds) {
 
 }  // namespace
 
-Progress::Progress(std::string what, uint64_t total_bytes)
+Progress::Progress(std::string what, uint64_t total, Unit unit)
     : what_(std::move(what)),
-      total_(std::max<uint64_t>(total_bytes, 1)),
+      total_(std::max<uint64_t>(total, 1)),
+      unit_(unit),
       terminal_(isatty(STDERR_FILENO)),
       start_(Clock::now()),
       last_draw_(start_) {}
@@ -33,8 +34,8 @@ Progress::~Progress() {
   if (shown_) std::fputs("\r\033[K", stderr);
 }
 
-void Progress::add(uint64_t bytes) {
-  const uint64_t done = done_ += bytes;
+void Progress::add(uint64_t n) {
+  const uint64_t done = done_ += n;
   if (!terminal_) return;
   const auto now = Clock::now();
   const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -50,9 +51,12 @@ void Progress::draw(Clock::time_point now, uint64_t done) {
   const double rate = static_cast<double>(done) / seconds;
   winsize size{};
   const int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
+  const auto amount = [&](uint64_t n) {
+    return unit_ == Unit::Bytes ? format_bytes(n) : fmt::format("{} tokens", n);
+  };
   const std::string text =
-      fmt::format(" {:3.0f}%  {} of {}  {}/s  {} left", 100 * share, format_bytes(done), format_bytes(total_),
-                  format_bytes(static_cast<uint64_t>(rate)),
+      fmt::format(" {:3.0f}%  {} of {}  {}/s  {} left", 100 * share, amount(done), amount(total_),
+                  amount(static_cast<uint64_t>(rate)),
                   format_duration((static_cast<double>(total_ - std::min(done, total_))) / rate));
   const int room = std::clamp(columns - static_cast<int>(what_.size() + text.size()) - 4, 0, 40);
   const int full = static_cast<int>(share * room);

@@ -13,15 +13,17 @@ namespace moeflux {
 
 class Progress {
  public:
-  Progress(std::string what, uint64_t total_bytes);
+  enum class Unit : uint8_t { Bytes, Tokens };
+  Progress(std::string what, uint64_t total, Unit unit = Unit::Bytes);
   ~Progress();
-  void add(uint64_t bytes);
+  void add(uint64_t n);
 
  private:
   void draw(std::chrono::steady_clock::time_point now, uint64_t done);
 
   const std::string what_;
   const uint64_t total_;
+  const Unit unit_;
   const bool terminal_;
   const std::chrono::steady_clock::time_point start_;
   std::atomic<uint64_t> done_ = 0;

@@ -51,11 +51,18 @@ PlanRequest plan_request(const EngineOptions& o) {
           .max_memory = o.max_memory,
           .available = available_memory(),
           .chunk = o.chunk,
+          .logit_rows = o.logit_rows,
           .kv = kv_type(o),
           .threads = thread_count(o)};
 }
 
 }  // namespace
+
+std::vector<std::string> isa_names() {
+  std::vector<std::string> names = {"auto"};
+  for (const Ops* ops : runnable_ops()) names.emplace_back(ops->name);
+  return names;
+}
 
 std::vector<std::string> backend_names() { return {"cpu", "cpu-ref"}; }
 

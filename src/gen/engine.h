@@ -15,19 +15,22 @@ struct EngineOptions {
   Precision precision = Precision::Fast;
   std::optional<uint64_t> ram = {}, max_memory = {};
   uint64_t ctx = 0;
-  uint64_t chunk = 512;      // tokens of a prefill step
-  size_t threads = 0;        // 0: one per core
+  uint64_t chunk = 512;           // tokens of a prefill step
+  uint64_t logit_rows = 1;        // rows of logits that are held at once: the plan leaves room for them
+  size_t threads = 0;             // 0: one per core
   std::optional<KvType> kv = {};  // default: f32 in exact precision, bf16 in fast
   std::string isa = "auto";
   bool check_reads = true;
 };
 
 std::vector<std::string> backend_names();
+std::vector<std::string> isa_names();  // "auto", and those that this processor can run, best first
 
 class Engine {
  public:
   Engine(const fs::path& package, const EngineOptions& options);
 
+  const EngineOptions& options() const { return options_; }
   const ModelConfig& config() const { return config_; }
   const Package& package() const { return package_; }
   const MemoryPlan& plan() const { return plan_; }

@@ -225,7 +225,7 @@ class StageComparison {
       if (!(relative <= e.worst)) e.worst = relative, e.layer = t.layer;
     } else {
       choices_ += part.size();
-      different_ += count_different(t.values, part, t.cols);
+      different_ += count_different_picks(t.values, part, t.cols);
     }
     std::ranges::copy(part, t.values.begin());
     if (name == "embed" || residual(name)) before_.assign(part.begin(), part.end());
@@ -247,13 +247,6 @@ class StageComparison {
 
  private:
   static bool residual(const std::string& name) { return name == "attention" || name == "mlp"; }
-  static uint64_t count_different(std::span<const float> a, std::span<const float> b, size_t k) {
-    uint64_t n = 0;
-    for (size_t row = 0; row < a.size(); row += k)
-      for (size_t i = 0; i < k; ++i)
-        n += std::ranges::find(b.subspan(row, k), a[row + i]) == b.subspan(row, k).end();
-    return n;
-  }
 
   const Stages& want_;
   std::map<std::pair<std::string, uint64_t>, size_t> position_;
@@ -263,6 +256,15 @@ class StageComparison {
 };
 
 }  // namespace
+
+uint64_t count_different_picks(std::span<const float> a, std::span<const float> b, size_t top_k) {
+  check(a.size() == b.size() && a.size() % top_k == 0, "picks of the same tokens");
+  uint64_t n = 0;
+  for (size_t row = 0; row < a.size(); row += top_k)
+    for (const float pick : a.subspan(row, top_k))
+      n += std::ranges::find(b.subspan(row, top_k), pick) == b.subspan(row, top_k).end();
+  return n;
+}
 
 std::vector<VerifyItem> verify_golden(const fs::path& package, const EngineOptions& options,
                                       const fs::path& golden, double bound) {

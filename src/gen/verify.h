@@ -1,6 +1,7 @@
 // Comparing an engine with reference outputs, and two backends with each other stage by stage.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,5 +28,9 @@ std::vector<VerifyItem> verify_golden(const fs::path& package, const EngineOptio
 inline constexpr double kFastBound = 0.03;
 std::vector<VerifyItem> verify_against(const fs::path& package, const EngineOptions& options,
                                        const EngineOptions& reference, const fs::path& golden, double bound);
+
+// Router picks in `a` that the same token's picks in `b` lack; both are [tokens, top_k]. The order of a
+// token's picks says nothing.
+uint64_t count_different_picks(std::span<const float> a, std::span<const float> b, size_t top_k);
 
 }  // namespace moeflux

@@ -53,7 +53,7 @@ void place_experts(const PlanRequest& r, const Manifest& manifest, MemoryPlan& p
 
 }  // namespace
 
-uint64_t step_bytes(const ModelConfig& m, uint64_t chunk, size_t threads) {
+uint64_t step_bytes(const ModelConfig& m, uint64_t chunk, uint64_t logit_rows, size_t threads) {
   const AttentionConfig& a = m.attention;
   const uint64_t heads = a.n_heads, head = a.head_dim, q = heads * head, kv = a.n_kv_heads * head;
   const uint64_t latent = m.mla.kv_rank + m.mla.rope_dim;
@@ -81,8 +81,8 @@ uint64_t step_bytes(const ModelConfig& m, uint64_t chunk, size_t threads) {
   const uint64_t experts =
       rows * (panel_bytes(widest) + 4 * m.d_model) + 4 * (m.moe.n_experts + 4 * m.moe.top_k);
   const uint64_t token = 8 * m.d_model + panel_bytes(m.d_model) + 4 * m.rope.dim + mixer + experts;
-  return chunk * token + threads * scratch * sizeof(float) + panel_bytes(m.d_model) +
-         m.n_vocab * sizeof(float);
+  return chunk * token + threads * scratch * sizeof(float) +
+         logit_rows * (panel_bytes(m.d_model) + m.n_vocab * sizeof(float));
 }
 
 std::map<std::string, TensorClass> tensor_classes(const ModelConfig& model) {
@@ -107,7 +107,9 @@ MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const P
   plan.class_bytes[static_cast<size_t>(TensorClass::Expert)] = plan.expert_bytes;
   plan.resident_bytes = manifest.resident_bytes();
   plan.kv_bytes = sequence_bytes(model, plan.ctx, r.kv);
-  plan.overhead_bytes = step_bytes(model, std::min(r.chunk, plan.ctx), r.threads) + kProgramBytes;
+  plan.overhead_bytes =
+      step_bytes(model, std::min(r.chunk, plan.ctx), std::min(r.logit_rows, plan.ctx), r.threads) +
+      kProgramBytes;
   add_parameters(model, manifest, plan);
 
   // A decoded token touches every resident matrix once, but of the embedding one row.

@@ -15,6 +15,7 @@ struct PlanRequest {
   std::optional<uint64_t> max_memory;  // cap on the host total
   uint64_t available = 0;              // memory that can be had
   uint64_t chunk = 512;                // tokens of a prefill step
+  uint64_t logit_rows = 1;             // rows of logits that are held at once
   bool refuse = true;                  // a plan that does not fit; otherwise it says so
   KvType kv = KvType::Bf16;
   size_t threads = 1;  // that compute
@@ -39,8 +40,8 @@ struct MemoryPlan {
 // the model's.
 MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const PlanRequest& request);
 
-// Working memory of a step of `chunk` tokens: activations, each thread's scratch, one row of logits.
-uint64_t step_bytes(const ModelConfig& model, uint64_t chunk, size_t threads);
+// Working memory of a step of `chunk` tokens: activations, each thread's scratch, rows of logits.
+uint64_t step_bytes(const ModelConfig& model, uint64_t chunk, uint64_t logit_rows, size_t threads);
 
 // The class of every tensor that a package of this model may have.
 std::map<std::string, TensorClass> tensor_classes(const ModelConfig& model);

@@ -44,6 +44,22 @@ TEST(Plan, WhatDoesNotFitIsRefusedOrSaid) {
   EXPECT_EQ(p.ram_slot_bytes, ExpertStore::least_budget(s.package.manifest()));
 }
 
+TEST(Plan, LogitsTakeTheRoomOfTheirRows) {
+  const Subject s;
+  const auto overhead = [&](uint64_t rows) {
+    return s
+        .plan({.ram = {},
+               .vram = {},
+               .ctx = 100,
+               .max_memory = {},
+               .available = 1ull << 40,
+               .logit_rows = rows})
+        .overhead_bytes;
+  };
+  EXPECT_EQ(overhead(8) - overhead(1), 7 * s.model.n_vocab * sizeof(float));
+  EXPECT_EQ(overhead(512), overhead(100));  // no step has more tokens than the context
+}
+
 TEST(Plan, ACapShrinksTheSlots) {
   const Subject s;
   const MemoryPlan all = s.plan({.ram = {}, .vram = {}, .max_memory = {}, .available = 1ull << 40});

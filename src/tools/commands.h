@@ -16,6 +16,7 @@ void add_inspect_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_verify_command(CLI::App& app);
 void add_run_command(CLI::App& app);
+void add_perplexity_command(CLI::App& app);
 
 // Thrown by a command whose work was done but whose answer is "no": the program exits with 1 and says nothing
 // more.
@@ -26,5 +27,18 @@ CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std::optio
                               const std::string& help);
 
 Precision precision_from_string(const std::string& text);
+
+// How a command runs a model, as the user gives it.
+struct EngineArguments {
+  std::string backend = "cpu", precision = "fast", kv, isa = "auto";
+  uint64_t ctx = 0, chunk = 512;
+  size_t threads = 0;
+  bool no_check_reads = false;
+  std::optional<uint64_t> ram, max_memory;
+
+  EngineOptions options() const;
+};
+
+void add_engine_options(CLI::App& app, EngineArguments& into);
 
 }  // namespace moeflux

@@ -10,11 +10,11 @@ namespace moeflux {
 namespace {
 
 struct Options {
-  std::string package, tokens, backend = "cpu-ref", precision = "fast";
-  uint64_t n = 16, ctx = 0, chunk = 512;
+  std::string package, tokens;
+  uint64_t n = 16;
   double temp = 0;
-  bool no_check_reads = false, json = false;
-  std::optional<uint64_t> ram, max_memory;
+  bool json = false;
+  EngineArguments engine;
 };
 
 std::vector<Token> parse_tokens(const std::string& text) {
@@ -36,13 +36,7 @@ void run(const Options& o) {
   const std::vector<Token> prompt = parse_tokens(o.tokens);
   if (o.temp != 0)
     throw CLI::ValidationError("--temp", "only 0 (the likeliest token each time) is supported so far");
-  Engine engine(o.package, {.backend = o.backend,
-                            .precision = precision_from_string(o.precision),
-                            .ram = o.ram,
-                            .max_memory = o.max_memory,
-                            .ctx = o.ctx,
-                            .chunk = o.chunk,
-                            .check_reads = !o.no_check_reads});
+  Engine engine(o.package, o.engine.options());
   const auto sequence = engine.make_sequence();
   if (o.n > sequence->capacity() || prompt.size() + o.n > sequence->capacity() + 1)
     fail(Errc::InvalidArgument, "{} prompt tokens and {} new ones do not fit in the context of {} (--ctx)",
@@ -86,21 +80,7 @@ void add_run_command(CLI::App& app) {
       ->type_name("IDS");
   cmd->add_option("-n", o->n, "Tokens to generate")->check(CLI::PositiveNumber)->capture_default_str();
   cmd->add_option("--temp", o->temp, "Temperature; 0 takes the likeliest token")->capture_default_str();
-  cmd->add_option("--backend", o->backend, "Backend")
-      ->check(CLI::IsMember(backend_names()))
-      ->capture_default_str();
-  cmd->add_option("--precision", o->precision, "exact: float activations and KV; fast: int8 and bf16")
-      ->check(CLI::IsMember({"exact", "fast"}))
-      ->capture_default_str();
-  add_bytes_option(*cmd, "--ram", o->ram, "Expert slots in RAM (default: what is available)");
-  add_bytes_option(*cmd, "--max-memory", o->max_memory, "Cap on the memory in all");
-  cmd->add_option("--ctx", o->ctx, "Context in tokens (default: the model's, at most 4096)")
-      ->check(CLI::PositiveNumber);
-  cmd->add_option("--chunk", o->chunk, "Prompt tokens per step")
-      ->check(CLI::Range(1, 8192))
-      ->capture_default_str();
-  cmd->add_flag("--no-check-reads", o->no_check_reads,
-                "Do not verify the checksum of each expert that is read");
+  add_engine_options(*cmd, o->engine);
   cmd->add_flag("--json", o->json, "Answer as JSON");
   cmd->callback([o] { run(*o); });
 }

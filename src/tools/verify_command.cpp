@@ -9,21 +9,22 @@
 namespace moeflux {
 namespace {
 
+EngineArguments exact_by_default() {
+  EngineArguments a;
+  a.precision = "exact";
+  return a;
+}
+
 struct Options {
-  std::string package, golden, backend = "cpu-ref", against, precision = "exact";
+  std::string package, golden, against;
+  EngineArguments engine = exact_by_default();
   double tolerance = 0;
-  uint64_t chunk = 512;
   bool json = false;
-  std::optional<uint64_t> ram;
 };
 
 void verify(const Options& o) {
   if (o.golden.empty() && o.against.empty()) throw CLI::RequiredError("--golden or --against");
-  const EngineOptions engine{.backend = o.backend,
-                             .precision = precision_from_string(o.precision),
-                             .ram = o.ram,
-                             .max_memory = {},
-                             .chunk = o.chunk};
+  const EngineOptions engine = o.engine.options();
   std::vector<VerifyItem> items;
   if (o.against.empty()) {
     items = verify_golden(o.package, engine, o.golden, o.tolerance);
@@ -31,6 +32,7 @@ void verify(const Options& o) {
     EngineOptions reference = engine;
     reference.backend = o.against;
     reference.precision = Precision::Exact;
+    reference.kv.reset();
     items = verify_against(o.package, engine, reference, o.golden, o.tolerance);
   }
   const bool pass = std::ranges::all_of(items, &VerifyItem::pass);
@@ -67,21 +69,12 @@ void add_verify_command(CLI::App& app) {
   auto o = std::make_shared<Options>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package")->required();
   cmd->add_option("--golden", o->golden, "Reference outputs (golden.safetensors)")->type_name("FILE");
-  cmd->add_option("--backend", o->backend, "Backend to judge")
-      ->check(CLI::IsMember(backend_names()))
-      ->capture_default_str();
   cmd->add_option("--against", o->against, "Backend to compare with, in exact precision")
       ->check(CLI::IsMember(backend_names()));
-  cmd->add_option("--precision", o->precision, "Precision of the backend to judge")
-      ->check(CLI::IsMember({"exact", "fast"}))
-      ->capture_default_str();
   cmd->add_option("--tolerance", o->tolerance,
                   "Bound on the errors (default: 1e-4; 1e-3 with delta-net layers)")
       ->check(CLI::PositiveNumber);
-  cmd->add_option("--chunk", o->chunk, "Prompt tokens per step")
-      ->check(CLI::Range(1, 8192))
-      ->capture_default_str();
-  add_bytes_option(*cmd, "--ram", o->ram, "Expert slots in RAM (default: what is available)");
+  add_engine_options(*cmd, o->engine);
   cmd->add_flag("--json", o->json, "Answer as JSON");
   cmd->callback([o] { verify(*o); });
 }
