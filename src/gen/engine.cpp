@@ -77,6 +77,9 @@ Engine::Engine(const fs::path& package, const EngineOptions& options)
       backend_(make_backend(options, config_, weights_)),
       model_(config_, weights_, *backend_, store_) {}
 
+void Engine::load_experts() { store_.load_all(threads()); }
+size_t Engine::threads() const { return thread_count(options_); }
+
 std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> tokens, size_t rows,
                                 const Tap& tap) {
   check(rows <= tokens.size(), "logits of tokens that were given");

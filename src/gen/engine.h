@@ -35,6 +35,9 @@ class Engine {
   const Package& package() const { return package_; }
   const MemoryPlan& plan() const { return plan_; }
   const StoreStats& store_stats() const { return store_.stats(); }
+  // Reads all experts now, where there is memory for all of them; otherwise they come as they are needed.
+  void load_experts();
+  size_t threads() const;
   std::unique_ptr<Sequence> make_sequence() { return backend_->make_sequence(plan_.ctx); }
 
   // Evaluates tokens of one sequence, chunk by chunk, and returns the logits of the last `rows` of them.

@@ -34,7 +34,8 @@ constexpr Ops table(const char* name) {
           .finish_attention = finish_attention,
           .delta_block = delta_block,
           .peak_float = peak_float,
-          .peak_int8 = peak_int8};
+          .peak_int8 = peak_int8,
+          .read_memory = read_memory};
 }
 
 }  // namespace

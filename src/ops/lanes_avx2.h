@@ -134,77 +134,75 @@ inline int32_t sum_i(I x) {
 }
 
 enum class Kind { U4, U8, Mx };
-struct Codes {
-  I line[16];
-};
 
 template <Kind K>
-inline void load_codes(const uint8_t* p, Codes& c) {
-  if constexpr (K == Kind::U8) {
-    for (int j = 0; j < 16; ++j) c.line[j] = load_i(p + 64 * j);
-  } else {
-    const I low = set_i(0x0f0f0f0f);
-    // Doubled E2M1 codes plus 12, so that they are unsigned.
-    const __m256i table =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-    for (int j = 0; j < 8; ++j) {
-      const I both = load_i(p + 64 * j);
-      I l = and_i(both, low), h = and_i(shr<4>(both), low);
-      if constexpr (K == Kind::Mx) {
-        l = {_mm256_shuffle_epi8(table, l.a), _mm256_shuffle_epi8(table, l.b)};
-        h = {_mm256_shuffle_epi8(table, h.a), _mm256_shuffle_epi8(table, h.b)};
-      }
-      c.line[j] = l;
-      c.line[8 + j] = h;
-    }
-  }
+inline I unpack(I nibbles) {
+  if constexpr (K != Kind::Mx) return nibbles;
+  // Doubled E2M1 codes plus 12, so that they are unsigned.
+  const __m256i table =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  return {_mm256_shuffle_epi8(table, nibbles.a), _mm256_shuffle_epi8(table, nibbles.b)};
 }
+template <Kind K>
+inline I low_codes(I both) {
+  return unpack<K>(and_i(both, set_i(0x0f0f0f0f)));
+}
+template <Kind K>
+inline I high_codes(I both) {
+  return unpack<K>(and_i(shr<4>(both), set_i(0x0f0f0f0f)));
+}
+inline I byte_codes(I line) { return line; }
 
-inline int32_t word(const int8_t* q) {
+template <Kind K>
+constexpr int32_t kCodeOffset = K == Kind::Mx ? -12 : 0;
+
+#if defined(__AVXVNNI__)
+constexpr bool kHasDot4 = true;
+inline I dot4(I sums, I codes, I x) {
+  return {_mm256_dpbusd_avx_epi32(sums.a, codes.a, x.a), _mm256_dpbusd_avx_epi32(sums.b, codes.b, x.b)};
+}
+#else
+constexpr bool kHasDot4 = false;
+
+inline __m256i broadcast_word(const int8_t* q) {
   int32_t w;
   __builtin_memcpy(&w, q, 4);
-  return w;
+  return _mm256_set1_epi32(w);
 }
 
-template <Kind K, int First, int Lines>
-inline I dot(const Codes& c, const int8_t* q, int32_t sum_q) {
+// The sum of code * q over `Lines` lines of unpacked codes.
+template <Kind K, int Lines>
+inline I dot_lines(const I* line, const int8_t* q) {
   I r = set_i(0);
-#if defined(__AVXVNNI__)
-  for (int j = First; j < First + Lines; ++j) {
-    const __m256i x = _mm256_set1_epi32(word(q + 4 * j));
-    r = {_mm256_dpbusd_avx_epi32(r.a, c.line[j].a, x), _mm256_dpbusd_avx_epi32(r.b, c.line[j].b, x)};
-  }
-#else
-  const __m256i ones = _mm256_set1_epi16(1);
   if constexpr (K == Kind::U8) {
     // Pairs of 8-bit products do not fit in 16 bits: even and odd bytes are multiplied as 16-bit numbers.
     const __m256i even = _mm256_set1_epi16(255);
-    for (int j = First; j < First + Lines; ++j) {
-      const __m256i x = _mm256_set1_epi32(word(q + 4 * j));
+    for (int j = 0; j < Lines; ++j) {
+      const __m256i x = broadcast_word(q + 4 * j);
       const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), x_odd = _mm256_srai_epi16(x, 8);
       const auto products = [&](__m256i w) {
         return _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(w, even), x_even),
                                 _mm256_madd_epi16(_mm256_srli_epi16(w, 8), x_odd));
       };
-      r = add_i(r, {products(c.line[j].a), products(c.line[j].b)});
+      r = add_i(r, {products(line[j].a), products(line[j].b)});
     }
   } else {
     // Sums of pairs are at most 2*15*127 (doubled E2M1: 2*24*127): eight (four) of them fit in 16 bits.
+    const __m256i ones = _mm256_set1_epi16(1);
     constexpr int kStep = K == Kind::U4 ? 8 : 4;
-    for (int at = First; at < First + Lines; at += kStep) {
+    for (int at = 0; at < Lines; at += kStep) {
       I s = set_i(0);
       for (int j = at; j < at + kStep; ++j) {
-        const __m256i x = _mm256_set1_epi32(word(q + 4 * j));
-        s = {_mm256_add_epi16(s.a, _mm256_maddubs_epi16(c.line[j].a, x)),
-             _mm256_add_epi16(s.b, _mm256_maddubs_epi16(c.line[j].b, x))};
+        const __m256i x = broadcast_word(q + 4 * j);
+        s = {_mm256_add_epi16(s.a, _mm256_maddubs_epi16(line[j].a, x)),
+             _mm256_add_epi16(s.b, _mm256_maddubs_epi16(line[j].b, x))};
       }
       r = add_i(r, {_mm256_madd_epi16(s.a, ones), _mm256_madd_epi16(s.b, ones)});
     }
   }
-#endif
-  if constexpr (K == Kind::Mx) r = add_i(r, set_i(-12 * sum_q));
   return r;
 }
+#endif
 
 }  // namespace
 }  // namespace moeflux::MOEFLUX_ISA

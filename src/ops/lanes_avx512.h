@@ -76,50 +76,39 @@ inline float largest(F a) { return _mm512_reduce_max_ps(a); }
 inline int32_t sum_i(I a) { return _mm512_reduce_add_epi32(a); }
 
 enum class Kind { U4, U8, Mx };
-struct Codes {
-  I line[16];
-};
+
+constexpr bool kHasDot4 = true;
+
+// Codes of one line, ready for dot4: of 4-bit codes the low or the high nibbles.
+template <Kind K>
+inline I unpack(I nibbles) {
+  if constexpr (K != Kind::Mx) return nibbles;
+  // Doubled E2M1 codes plus 12, so that they are unsigned.
+  const I table =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  return _mm512_shuffle_epi8(table, nibbles);
+}
+template <Kind K>
+inline I low_codes(I both) {
+  return unpack<K>(and_i(both, _mm512_set1_epi8(15)));
+}
+template <Kind K>
+inline I high_codes(I both) {
+  return unpack<K>(and_i(shr<4>(both), _mm512_set1_epi8(15)));
+}
+inline I byte_codes(I line) { return line; }
 
 template <Kind K>
-inline void load_codes(const uint8_t* p, Codes& c) {
-  if constexpr (K == Kind::U8) {
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) c.line[j] = load_i(p + 64 * j);
-  } else {
-    const I low = _mm512_set1_epi8(15);
-    // Doubled E2M1 codes plus 12, so that they are unsigned.
-    const I table =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      const I both = load_i(p + 64 * j);
-      c.line[j] = and_i(both, low);
-      c.line[8 + j] = and_i(shr<4>(both), low);
-      if constexpr (K == Kind::Mx) {
-        c.line[j] = _mm512_shuffle_epi8(table, c.line[j]);
-        c.line[8 + j] = _mm512_shuffle_epi8(table, c.line[8 + j]);
-      }
-    }
-  }
-}
+constexpr int32_t kCodeOffset = K == Kind::Mx ? -12 : 0;  // code = unpacked code + this
 
-inline int32_t word(const int8_t* q) {
-  int32_t w;
-  __builtin_memcpy(&w, q, 4);
-  return w;
-}
-
-template <Kind K, int First, int Lines>
-inline I dot(const Codes& c, const int8_t* q, int32_t sum_q) {
-  I a = _mm512_setzero_si512(), b = _mm512_setzero_si512();
-#pragma GCC unroll 16
-  for (int j = First; j < First + Lines; j += 2) {
-    a = _mm512_dpbusd_epi32(a, c.line[j], set_i(word(q + 4 * j)));
-    b = _mm512_dpbusd_epi32(b, c.line[j + 1], set_i(word(q + 4 * j + 4)));
-  }
-  a = add_i(a, b);
-  if constexpr (K == Kind::Mx) a = _mm512_sub_epi32(a, set_i(12 * sum_q));
-  return a;
+inline I dot4(I sums, I codes, I x) {
+#if defined(__GNUC__) && !defined(__clang__)
+  // With the intrinsic the compiler copies accumulators around in loops; written so, it adds in place.
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(codes), "v"(x));
+  return sums;
+#else
+  return _mm512_dpbusd_epi32(sums, codes, x);
+#endif
 }
 
 }  // namespace

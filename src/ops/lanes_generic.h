@@ -164,37 +164,44 @@ inline int32_t sum_i(I a) {
   return a.v[0];
 }
 
-// The 64 columns of a tile as 16 lines of 4 bytes per row: line j holds columns 4j..4j+3 of every row.
+// A tile holds 64 columns of every row as 16 lines of 4 bytes per row: line j has columns 4j..4j+3. Codes of
+// 4 bits share a line: columns 4j.. in the low nibbles, 32 + 4j.. in the high ones.
 enum class Kind { U4, U8, Mx };  // 4-bit and 8-bit unsigned codes; doubled E2M1 codes
-struct Codes {
-  int16_t line[16][64];
-};
 
+// Where there is an instruction that multiplies four bytes of a lane and adds the products to it, dot4 is
+// that; elsewhere dot_lines does it for several lines at once.
+constexpr bool kHasDot4 = false;
 template <Kind K>
-inline void load_codes(const uint8_t* p, Codes& c) {
-  constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  for (int j = 0; j < (K == Kind::U8 ? 16 : 8); ++j)
-    for (int b = 0; b < 64; ++b) {
-      const uint8_t byte = p[64 * j + b];
-      if constexpr (K == Kind::U8) {
-        c.line[j][b] = byte;
-      } else {
-        c.line[j][b] = K == Kind::Mx ? kDoubled[byte & 15] : static_cast<int16_t>(byte & 15);
-        c.line[8 + j][b] = K == Kind::Mx ? kDoubled[byte >> 4] : static_cast<int16_t>(byte >> 4);
-      }
-    }
-}
+constexpr int32_t kCodeOffset = 0;  // code = unpacked code + this
 
-// Per row: the sum of code * q over the columns of lines [First, First + Lines), an exact integer. sum_q is
-// the sum of these q, for those who add a constant to the codes.
-template <Kind K, int First, int Lines>
-inline I dot(const Codes& c, const int8_t* q, int32_t) {
-  I r = set_i(0);
-  for (int j = First; j < First + Lines; ++j)
-    for (int i = 0; i < 16; ++i)
-      for (int b = 0; b < 4; ++b) r.v[i] += c.line[j][4 * i + b] * q[4 * j + b];
+inline I byte_codes(I line) { return line; }
+template <Kind K>
+inline I low_codes(I both) {
+  I r = and_i(both, set_i(0x0f0f0f0f));
+  if constexpr (K == Kind::Mx) {
+    constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    int8_t b[64];
+    __builtin_memcpy(b, &r, 64);
+    for (int8_t& x : b) x = kDoubled[x];
+    __builtin_memcpy(&r, b, 64);
+  }
   return r;
 }
+template <Kind K>
+inline I high_codes(I both) {
+  return low_codes<K>(shr<4>(both));
+}
 
+template <Kind K, int Lines>
+inline I dot_lines(const I* line, const int8_t* q) {
+  I r = set_i(0);
+  for (int j = 0; j < Lines; ++j) {
+    uint8_t b[64];
+    __builtin_memcpy(b, &line[j], 64);
+    for (int i = 0; i < 64; ++i)
+      r.v[i / 4] += (K == Kind::U8 ? int{b[i]} : int{static_cast<int8_t>(b[i])}) * q[4 * j + i % 4];
+  }
+  return r;
+}
 }  // namespace
 }  // namespace moeflux::MOEFLUX_ISA

@@ -174,37 +174,38 @@ inline int32_t sum_i(I a) {
 }
 
 enum class Kind { U4, U8, Mx };
-struct Codes {  // signed bytes: nibbles as they are, 8-bit codes less 128
-  int8x16_t line[16][4];
-};
+constexpr bool kHasDot4 = true;
 
+template <class Fn>
+inline I each_byte(I x, Fn fn) {
+  return each_i([&](int i) { return vreinterpretq_s32_u8(fn(vreinterpretq_u8_s32(x.v[i]))); });
+}
 template <Kind K>
-inline void load_codes(const uint8_t* p, Codes& c) {
+inline I unpack(I nibbles) {
+  if constexpr (K != Kind::Mx) return nibbles;
   const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  const int8x16_t table = vld1q_s8(doubled);
-  for (int j = 0; j < (K == Kind::U8 ? 16 : 8); ++j)
-    for (int i = 0; i < 4; ++i) {
-      const uint8x16_t bytes = vld1q_u8(p + 64 * j + 16 * i);
-      if constexpr (K == Kind::U8) {
-        c.line[j][i] = vreinterpretq_s8_u8(veorq_u8(bytes, vdupq_n_u8(128)));
-      } else {
-        const uint8x16_t low = vandq_u8(bytes, vdupq_n_u8(15)), high = vshrq_n_u8(bytes, 4);
-        c.line[j][i] = K == Kind::Mx ? vqtbl1q_s8(table, low) : vreinterpretq_s8_u8(low);
-        c.line[8 + j][i] = K == Kind::Mx ? vqtbl1q_s8(table, high) : vreinterpretq_s8_u8(high);
-      }
-    }
+  const uint8x16_t table = vreinterpretq_u8_s8(vld1q_s8(doubled));
+  return each_byte(nibbles, [&](uint8x16_t b) { return vqtbl1q_u8(table, b); });
+}
+template <Kind K>
+inline I low_codes(I both) {
+  return unpack<K>(each_byte(both, [](uint8x16_t b) { return vandq_u8(b, vdupq_n_u8(15)); }));
+}
+template <Kind K>
+inline I high_codes(I both) {
+  return unpack<K>(each_byte(both, [](uint8x16_t b) { return vshrq_n_u8(b, 4); }));
+}
+inline I byte_codes(I line) {  // less 128, so that they are signed
+  return each_byte(line, [](uint8x16_t b) { return veorq_u8(b, vdupq_n_u8(128)); });
 }
 
-template <Kind K, int First, int Lines>
-inline I dot(const Codes& c, const int8_t* q, int32_t sum_q) {
-  I r = set_i(K == Kind::U8 ? 128 * sum_q : 0);
-  for (int j = First; j < First + Lines; ++j) {
-    int32_t word;
-    __builtin_memcpy(&word, q + 4 * j, 4);
-    const int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(word));
-    for (int i = 0; i < 4; ++i) r.v[i] = vdotq_s32(r.v[i], c.line[j][i], x);
-  }
-  return r;
+template <Kind K>
+constexpr int32_t kCodeOffset = K == Kind::U8 ? 128 : 0;
+
+inline I dot4(I sums, I codes, I x) {
+  return each_i([&](int i) {
+    return vdotq_s32(sums.v[i], vreinterpretq_s8_s32(codes.v[i]), vreinterpretq_s8_s32(x.v[i]));
+  });
 }
 
 }  // namespace

@@ -71,23 +71,107 @@ void quantise(const float* x, const Panel& panel, size_t t) noexcept {
   }
 }
 
-constexpr size_t kFastVectors = 32;  // vectors per pass: their chains stay in the first cache
+inline I broadcast4(const int8_t* q) {
+  int32_t w;
+  __builtin_memcpy(&w, q, 4);
+  return set_i(w);
+}
+
+struct Codes {  // the 16 unpacked lines of a span
+  I line[16];
+};
+
+template <Kind K>
+inline void load_codes(const uint8_t* p, Codes& c) {
+  if constexpr (K == Kind::U8) {
+    for (int j = 0; j < 16; ++j) c.line[j] = byte_codes(load_i(p + 64 * j));
+  } else {
+    for (int j = 0; j < 8; ++j) {
+      const I both = load_i(p + 64 * j);
+      c.line[j] = low_codes<K>(both);
+      c.line[8 + j] = high_codes<K>(both);
+    }
+  }
+}
+
+// out[r][t] = the sum of unpacked code * q over the columns of lines [first, first + Lines), for R row blocks
+// and T vectors.
+template <Kind K, int Lines, int R, int T>
+inline void dot_block(const Codes* codes, int first, const int8_t* const* q, I (&out)[R][T]) {
+  if constexpr (kHasDot4) {
+    for (int r = 0; r < R; ++r)
+      for (int t = 0; t < T; ++t) out[r][t] = set_i(0);
+    for (int j = first; j < first + Lines; ++j) {
+      I line[R];
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) line[r] = codes[r].line[j];
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) {
+        const I x = broadcast4(q[t] + 4 * j);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) out[r][t] = dot4(out[r][t], line[r], x);
+      }
+    }
+  } else {
+    for (int r = 0; r < R; ++r)
+      for (int t = 0; t < T; ++t) out[r][t] = dot_lines<K, Lines>(codes[r].line + first, q[t] + 4 * first);
+  }
+}
+
+// The same for one vector straight from the tiles, without unpacked lines in memory: low and high half apart.
+template <Kind K, int R>
+inline void dot_tiles(const uint8_t* const* tile, const int8_t* q, I (&low)[R], I (&high)[R]) {
+  if constexpr (kHasDot4) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) low[r] = high[r] = set_i(0);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const I x_low = broadcast4(q + 4 * j), x_high = broadcast4(q + 32 + 4 * j);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        if constexpr (K == Kind::U8) {
+          low[r] = dot4(low[r], byte_codes(load_i(tile[r] + 64 * j)), x_low);
+          high[r] = dot4(high[r], byte_codes(load_i(tile[r] + 64 * (j + 8))), x_high);
+        } else {
+          const I both = load_i(tile[r] + 64 * j);
+          low[r] = dot4(low[r], low_codes<K>(both), x_low);
+          high[r] = dot4(high[r], high_codes<K>(both), x_high);
+        }
+      }
+    }
+  } else {
+    for (int r = 0; r < R; ++r) {
+      Codes codes;
+      load_codes<K>(tile[r], codes);
+      low[r] = dot_lines<K, 8>(codes.line, q);
+      high[r] = dot_lines<K, 8>(codes.line + 8, q + 32);
+    }
+  }
+}
+
+// c + products of one group, given the sum over its unpacked codes.
+template <Kind K>
+inline F add_group(F c, I sums, F scale, F bias, float xs, float xb, int32_t sum_q) {
+  if constexpr (kCodeOffset<K> != 0) sums = add_i(sums, set_i(kCodeOffset<K> * sum_q));
+  c = fma(mul(scale, set(xs)), to_float(sums), c);
+  if constexpr (K != Kind::Mx) c = fma(bias, set(xb), c);
+  return c;
+}
+
+struct Scales {
+  F scale[2], bias[2];
+};
 
 template <Kind K, bool Halves>
-inline F multiply_span(const Codes& codes, const F* scale, const F* bias, const int8_t* q, const SpanScale& s,
-                       F c) {
-  if constexpr (!Halves) {
-    const I products = dot<K, 0, 16>(codes, q, s.sum[0] + s.sum[1]);
-    c = fma(mul(scale[0], set(s.xs)), to_float(products), c);
-    if constexpr (K != Kind::Mx) c = fma(bias[0], set(s.xb), c);
-  } else {
-    const I low = dot<K, 0, 8>(codes, q, s.sum[0]), high = dot<K, 8, 8>(codes, q, s.sum[1]);
-    c = fma(mul(scale[0], set(s.xs)), to_float(low), c);
-    if constexpr (K != Kind::Mx) c = fma(bias[0], set(s.xb_half[0]), c);
-    c = fma(mul(scale[1], set(s.xs)), to_float(high), c);
-    if constexpr (K != Kind::Mx) c = fma(bias[1], set(s.xb_half[1]), c);
+inline void load_scales(const Tiles& m, const uint8_t* tile, size_t span, Scales& s) {
+  for (size_t h = 0; h < (Halves ? 2 : 1); ++h) {
+    const uint8_t* at = tile + m.scales_at + (Halves ? 2 * span + h : span * 64 / m.group) * m.group_bytes;
+    s.scale[h] = load_scale(m.scale, at);
+    if constexpr (K == Kind::Mx)
+      s.scale[h] = mul(s.scale[h], set(0.5f));
+    else
+      s.bias[h] = load_scale(m.scale, at + m.bias_after);
   }
-  return c;
 }
 
 inline F sum_chains(const F* c) {
@@ -95,57 +179,133 @@ inline F sum_chains(const F* c) {
   return add(add(e0, e2), add(e1, e3));
 }
 
-template <Kind K, bool Halves>
-inline void load_scales(const Tiles& m, const uint8_t* tile, size_t span, F* scale, F* bias) {
-  for (size_t h = 0; h < (Halves ? 2 : 1); ++h) {
-    const uint8_t* at = tile + m.scales_at + (Halves ? 2 * span + h : span * 64 / m.group) * m.group_bytes;
-    scale[h] = load_scale(m.scale, at);
-    if constexpr (K == Kind::Mx)
-      scale[h] = mul(scale[h], set(0.5f));
-    else
-      bias[h] = load_scale(m.scale, at + m.bias_after);
+constexpr size_t kFastRows = 4;      // row blocks per pass: four streams of weights, one load of activations
+constexpr size_t kFastVectors = 16;  // vectors per pass: their chains stay in the first cache
+
+struct FastBlock {  // R row blocks and n vectors of a product
+  const Tiles& m;
+  const uint8_t* tile[kFastRows];
+  size_t rows[kFastRows];
+  const Panel& x;
+  size_t at[kFastVectors];  // the vectors' places in the panel
+  size_t n;
+  float* out[kFastVectors];
+};
+
+// A single vector: weights are met once, so everything stays in registers.
+template <Kind K, bool Halves, int R>
+inline void fast_vector(FastBlock& b) {
+  const Tiles& m = b.m;
+  alignas(64) float c[8][R][16];
+  for (size_t k = 0; k < 8; ++k)
+    for (int r = 0; r < R; ++r) store(c[k][r], zero());
+  const size_t spans = (m.cols + 63) / 64;
+  for (size_t s = 0; s < spans;) {
+    for (size_t in = 0; in < m.tile_spans && s < spans; ++in, ++s) {
+      const uint8_t* codes[R];
+      for (int r = 0; r < R; ++r) codes[r] = b.tile[r] + in * m.span_bytes;
+      I low[R], high[R];
+      dot_tiles<K, R>(codes, b.x.q + (s * b.x.n + b.at[0]) * 64, low, high);
+      const SpanScale& xs = b.x.scale[s * b.x.n + b.at[0]];
+      for (int r = 0; r < R; ++r) {
+        Scales w;
+        load_scales<K, Halves>(m, b.tile[r], in, w);
+        F chain = load(c[s & 7][r]);
+        if constexpr (Halves) {
+          chain = add_group<K>(chain, low[r], w.scale[0], w.bias[0], xs.xs, xs.xb_half[0], xs.sum[0]);
+          chain = add_group<K>(chain, high[r], w.scale[1], w.bias[1], xs.xs, xs.xb_half[1], xs.sum[1]);
+        } else {
+          chain = add_group<K>(chain, add_i(low[r], high[r]), w.scale[0], w.bias[0], xs.xs, xs.xb,
+                               xs.sum[0] + xs.sum[1]);
+        }
+        store(c[s & 7][r], chain);
+      }
+    }
+    for (int r = 0; r < R; ++r) b.tile[r] += m.tile_bytes;
+  }
+  for (int r = 0; r < R; ++r) {
+    F chains[8];
+    for (size_t k = 0; k < 8; ++k) chains[k] = load(c[k][r]);
+    store_n(b.out[0] + 16 * r, b.rows[r], sum_chains(chains));
   }
 }
 
-// One row block, up to kFastVectors vectors.
-template <Kind K, bool Halves>
-inline void fast_block(const Tiles& m, const uint8_t* tile, const Panel& x, const uint32_t* pick,
-                       size_t first, size_t n, size_t rows, float* out, size_t out_stride) {
-  alignas(64) float c[8][kFastVectors][16];
-  const size_t spans = (m.cols + 63) / 64;
+template <Kind K, bool Halves, int R, int T>
+inline void fast_span(const FastBlock& b, const Codes* codes, const Scales* w, size_t s, size_t first,
+                      float (*chain)[kFastRows][16]) {
+  const int8_t* q[T];
+  const SpanScale* xs[T];
+  for (int t = 0; t < T; ++t) {
+    q[t] = b.x.q + (s * b.x.n + b.at[first + t]) * 64;
+    xs[t] = b.x.scale + s * b.x.n + b.at[first + t];
+  }
+  I sums[R][T];
+  for (int h = 0; h < (Halves ? 2 : 1); ++h) {
+    dot_block<K, Halves ? 8 : 16, R, T>(codes, 8 * h, q, sums);
+    for (int t = 0; t < T; ++t)
+      for (int r = 0; r < R; ++r) {
+        float* c = chain[first + t][r];
+        store(c, add_group<K>(load(c), sums[r][t], w[r].scale[h], w[r].bias[h], xs[t]->xs,
+                              Halves ? xs[t]->xb_half[h] : xs[t]->xb,
+                              Halves ? xs[t]->sum[h] : xs[t]->sum[0] + xs[t]->sum[1]));
+      }
+  }
+}
+
+template <Kind K, bool Halves, int R>
+inline void fast_vectors(FastBlock& b) {
+  const Tiles& m = b.m;
+  alignas(64) float c[8][kFastVectors][kFastRows][16];
   for (size_t k = 0; k < 8; ++k)
-    for (size_t t = 0; t < n; ++t) store(c[k][t], zero());
-  size_t at[kFastVectors];
-  for (size_t t = 0; t < n; ++t) at[t] = pick ? pick[first + t] : first + t;
-  for (size_t s = 0; s < spans; tile += m.tile_bytes)
+    for (size_t t = 0; t < b.n; ++t)
+      for (int r = 0; r < R; ++r) store(c[k][t][r], zero());
+  const size_t spans = (m.cols + 63) / 64;
+  for (size_t s = 0; s < spans;) {
     for (size_t in = 0; in < m.tile_spans && s < spans; ++in, ++s) {
-      Codes codes;
-      F scale[2], bias[2];
-      load_codes<K>(tile + in * m.span_bytes, codes);
-      load_scales<K, Halves>(m, tile, in, scale, bias);
-      const int8_t* q = x.q + s * x.n * 64;
-      const SpanScale* xs = x.scale + s * x.n;
-      for (size_t t = 0; t < n; ++t)
-        store(c[s & 7][t],
-              multiply_span<K, Halves>(codes, scale, bias, q + at[t] * 64, xs[at[t]], load(c[s & 7][t])));
+      Codes codes[R];
+      Scales w[R];
+      for (int r = 0; r < R; ++r) {
+        load_codes<K>(b.tile[r] + in * m.span_bytes, codes[r]);
+        load_scales<K, Halves>(m, b.tile[r], in, w[r]);
+      }
+      size_t t = 0;
+      for (; t + 4 <= b.n; t += 4) fast_span<K, Halves, R, 4>(b, codes, w, s, t, c[s & 7]);
+      for (; t < b.n; ++t) fast_span<K, Halves, R, 1>(b, codes, w, s, t, c[s & 7]);
     }
-  for (size_t t = 0; t < n; ++t) {
-    F chains[8];
-    for (size_t k = 0; k < 8; ++k) chains[k] = load(c[k][t]);
-    store_n(out + (first + t) * out_stride, rows, sum_chains(chains));
+    for (int r = 0; r < R; ++r) b.tile[r] += m.tile_bytes;
+  }
+  for (size_t t = 0; t < b.n; ++t)
+    for (int r = 0; r < R; ++r) {
+      F chains[8];
+      for (size_t k = 0; k < 8; ++k) chains[k] = load(c[k][t][r]);
+      store_n(b.out[t] + 16 * r, b.rows[r], sum_chains(chains));
+    }
+}
+
+template <Kind K, bool Halves, int R>
+inline void fast_rows(const Tiles& m, size_t block, const Panel& x, const uint32_t* pick, size_t n,
+                      float* out, size_t out_stride) {
+  for (size_t first = 0; first < n; first += kFastVectors) {
+    FastBlock b{m, {}, {}, x, {}, smaller(kFastVectors, n - first), {}};
+    for (int r = 0; r < R; ++r) {
+      b.tile[r] = m.data + (block + r) * m.n_tiles * m.tile_bytes;
+      b.rows[r] = smaller(16, m.rows - 16 * (block + r));
+    }
+    for (size_t t = 0; t < b.n; ++t) {
+      b.at[t] = pick ? pick[first + t] : first + t;
+      b.out[t] = out + (first + t) * out_stride;
+    }
+    b.n == 1 ? fast_vector<K, Halves, R>(b) : fast_vectors<K, Halves, R>(b);
   }
 }
 
 template <Kind K, bool Halves>
 inline void fast_blocks(const Tiles& m, size_t block, size_t blocks, const Panel& x, const uint32_t* pick,
                         size_t n, float* out, size_t out_stride) {
-  for (size_t b = block; b < block + blocks; ++b) {
-    const uint8_t* tile = m.data + b * m.n_tiles * m.tile_bytes;
-    const size_t rows = smaller(16, m.rows - 16 * b);
-    for (size_t t = 0; t < n; t += kFastVectors)
-      fast_block<K, Halves>(m, tile, x, pick, t, smaller(kFastVectors, n - t), rows, out + 16 * (b - block),
-                            out_stride);
-  }
+  size_t b = 0;
+  for (; b + kFastRows <= blocks; b += kFastRows)
+    fast_rows<K, Halves, kFastRows>(m, block + b, x, pick, n, out + 16 * b, out_stride);
+  for (; b < blocks; ++b) fast_rows<K, Halves, 1>(m, block + b, x, pick, n, out + 16 * b, out_stride);
 }
 
 void linear_fast(const Tiles& m, size_t block, size_t blocks, const Panel& x, const uint32_t* pick, size_t n,

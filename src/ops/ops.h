@@ -54,6 +54,7 @@ struct Ops {
   // Multiply-adds per call of each kind, for measuring what the processor can do at most.
   void (*peak_float)(size_t rounds) noexcept;
   void (*peak_int8)(size_t rounds) noexcept;
+  void (*read_memory)(const void* data, size_t bytes) noexcept;
 };
 
 inline constexpr size_t kPeakOpsPerRound = 16 * 16 * 8;  // float multiply-adds; int8: four times as many

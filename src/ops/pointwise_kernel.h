@@ -93,19 +93,33 @@ void peak_float(size_t rounds) noexcept {
 
 void peak_int8(size_t rounds) noexcept {
   alignas(64) uint8_t bytes[1024];
-  int8_t q[8][64];
+  alignas(64) int8_t q[8][64];
   for (int i = 0; i < 1024; ++i) bytes[i] = static_cast<uint8_t>(i);
   for (int i = 0; i < 512; ++i) q[i / 64][i % 64] = static_cast<int8_t>(i);
-  Codes codes;
-  load_codes<Kind::U4>(bytes, codes);
-  I total = set_i(0);
-  for (size_t r = 0; r < rounds; ++r)
-    for (int i = 0; i < 8; ++i) {
-      __asm__ volatile("" : : "r"(q) : "memory");
-      total = add_i(total, dot<Kind::U4, 0, 16>(codes, q[i], 0));
-    }
+  Codes codes[4];
+  for (Codes& c : codes) load_codes<Kind::U4>(bytes, c);
+  const int8_t* vectors[4] = {q[0], q[1], q[2], q[3]};
+  I total = set_i(0), sums[4][4];
+  for (size_t r = 0; r < rounds; r += 2) {  // 16 dot products of 64 for 16 rows: two rounds
+    __asm__ volatile("" : : "r"(q), "r"(codes) : "memory");
+    dot_block<Kind::U4, 16, 4, 4>(codes, 0, vectors, sums);
+    for (const auto& row : sums)
+      for (const I s : row) total = add_i(total, s);
+  }
   float out[16];
   store(out, as_float(total));
+  __asm__ volatile("" : : "r"(out) : "memory");
+}
+
+// Reads memory in four streams as fast as it comes.
+void read_memory(const void* data, size_t bytes) noexcept {
+  const auto* p = static_cast<const uint8_t*>(data);
+  const size_t part = bytes / 4 / 64 * 64;
+  I s[4] = {set_i(0), set_i(0), set_i(0), set_i(0)};
+  for (size_t at = 0; at < part; at += 64)
+    for (size_t i = 0; i < 4; ++i) s[i] = or_i(s[i], load_i(p + i * part + at));
+  float out[16];
+  store(out, as_float(or_i(or_i(s[0], s[1]), or_i(s[2], s[3]))));
   __asm__ volatile("" : : "r"(out) : "memory");
 }
 

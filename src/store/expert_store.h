@@ -45,6 +45,8 @@ class ExpertStore {
 
   const ExpertLayer& layer(uint64_t layer) const;
   Lease lease(ExpertKey key);
+  // Loads every expert, where there is a slot for each; otherwise does nothing. Throws as lease does.
+  void load_all(size_t threads);
   // How many leases of this layer's experts can be held at once.
   size_t most_leases(uint64_t layer) const;
   const StoreStats& stats() const { return stats_; }

@@ -1,0 +1,57 @@
+#include "gen/machine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "base/buffer.h"
+#include "cpu/worker_pool.h"
+
+namespace moeflux {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The shortest of several rounds of work on all threads.
+template <class Work>
+double best_seconds(WorkerPool& pool, int rounds, Work work) {
+  double best = 1e9;
+  for (int r = 0; r < rounds; ++r) {
+    const auto start = Clock::now();
+    pool.run(pool.size(), [&](size_t i, size_t) { work(i); });
+    best = std::min(best, seconds_since(start));
+  }
+  return best;
+}
+
+}  // namespace
+
+MachineLimits measure_machine(const Ops& ops, size_t threads) {
+  constexpr size_t kBytes = 512u << 20, kRounds = 100000;
+  WorkerPool pool(threads);
+  MachineLimits m;
+  m.threads = threads;
+  const auto n = static_cast<double>(threads);
+  {
+    std::vector<AlignedBuffer> buffers;
+    for (size_t t = 0; t < threads; ++t) buffers.emplace_back(kBytes);
+    pool.run(threads, [&](size_t i, size_t) { std::memset(buffers[i].data(), 1, kBytes); });
+    const double s = best_seconds(pool, 10, [&](size_t i) { ops.read_memory(buffers[i].data(), kBytes); });
+    m.memory_bytes_per_s = n * static_cast<double>(kBytes) / s;
+  }
+  const double ops_done = n * static_cast<double>(kRounds * kPeakOpsPerRound * 2);
+  m.float_flops = ops_done / best_seconds(pool, 5, [&](size_t) { ops.peak_float(kRounds); });
+  m.int8_ops = 4 * ops_done / best_seconds(pool, 5, [&](size_t) { ops.peak_int8(kRounds); });
+  constexpr int kRegions = 1000;
+  for (int i = 0; i < kRegions; ++i) pool.run(threads, [](size_t, size_t) {});
+  const auto start = Clock::now();
+  for (int i = 0; i < kRegions; ++i) pool.run(threads, [](size_t, size_t) {});
+  m.region_us = seconds_since(start) * 1e6 / kRegions;
+  return m;
+}
+
+}  // namespace moeflux

@@ -1,0 +1,21 @@
+// What this machine can do at most, measured: the limits against which kernels and models are judged.
+#pragma once
+
+#include <cstddef>
+
+#include "ops/ops.h"
+
+namespace moeflux {
+
+struct MachineLimits {
+  size_t threads = 1;
+  double memory_bytes_per_s = 0;  // reading, all threads, large pages
+  double float_flops = 0;         // multiply and add counted apart, all threads
+  double int8_ops = 0;
+  double region_us = 0;  // starting and ending a parallel region
+};
+
+// Takes about two seconds and 512 MiB per thread.
+MachineLimits measure_machine(const Ops& ops, size_t threads);
+
+}  // namespace moeflux
