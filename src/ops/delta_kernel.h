@@ -65,25 +65,47 @@ inline void add_block(const DeltaHead& h, float first, const float* base, const 
   }
 }
 
-// factors[t] = exp(G - G_t) * (x . k_t) for the tokens t < n of the block.
-inline void key_factors(const DeltaHead& h, const float* x, float decay, size_t n, float* factors) {
-  for (size_t t = 0; t < n; t += 16) {
-    F c = zero();
-    for (size_t i = 0; i < h.key_dim; ++i) c = fma(set(x[i]), load(h.keys + i * kDeltaBlock + t), c);
-    store(factors + t, mul(c, exp_lanes(sub(set(decay), load(h.decay + t)))));
+// exp(x) for x <= 0, and nothing at all below 1e-26: products with what has decayed that far would be
+// subnormal numbers, which processors handle a hundred times slower.
+inline F decay_lanes(F x) {
+  const F least = set(-60.0f);
+  return sub(exp_lanes(max(x, least)), exp_lanes(least));
+}
+
+// for_k[t] = exp(G - G_t) * (k . k_t), for_q likewise, for 16 V tokens of the block.
+template <size_t V>
+inline void key_factors(const DeltaHead& h, const float* k, const float* q, float decay, float* for_k,
+                        float* for_q) {
+  F ck[V], cq[V];
+  for (size_t v = 0; v < V; ++v) ck[v] = cq[v] = zero();
+  for (size_t i = 0; i < h.key_dim; ++i) {
+    const F ki = set(k[i]), qi = set(q[i]);
+    for (size_t v = 0; v < V; ++v) {
+      const F line = load(h.keys + i * kDeltaBlock + 16 * v);
+      ck[v] = fma(ki, line, ck[v]);
+      cq[v] = fma(qi, line, cq[v]);
+    }
+  }
+  for (size_t v = 0; v < V; ++v) {
+    const F d = decay_lanes(sub(set(decay), load(h.decay + 16 * v)));
+    store(for_k + 16 * v, mul(ck[v], d));
+    store(for_q + 16 * v, mul(cq[v], d));
   }
 }
 
 template <size_t R>
 inline void fold_rows(const DeltaHead& h, size_t row, F keep, const float* factors) {
+  alignas(64) float k[R][kDeltaBlock];
+  for (size_t r = 0; r < R; ++r)
+    for (size_t t = 0; t < kDeltaBlock; t += 16)
+      store(k[r] + t, mul(load(factors + t), load(h.keys + (row + r) * kDeltaBlock + t)));
   for (size_t column = 0; column < h.value_dim; column += 16) {
     const size_t left = h.value_dim - column;
     F c[R];
     for (size_t r = 0; r < R; ++r) c[r] = mul(keep, load_n(h.state + (row + r) * h.value_dim + column, left));
     for (size_t t = 0; t < kDeltaBlock; ++t) {
       const F v = load_n(h.values + t * h.value_dim + column, left);
-      for (size_t r = 0; r < R; ++r)
-        c[r] = fma(set(factors[t] * h.keys[(row + r) * kDeltaBlock + t]), v, c[r]);
+      for (size_t r = 0; r < R; ++r) c[r] = fma(set(k[r][t]), v, c[r]);
     }
     for (size_t r = 0; r < R; ++r) store_n(h.state + (row + r) * h.value_dim + column, left, c[r]);
   }
@@ -93,8 +115,8 @@ inline void fold_block(const DeltaHead& h) {
   alignas(64) float factors[kDeltaBlock], keep[16];
   const float last = h.decay[kDeltaBlock - 1];
   for (size_t t = 0; t < kDeltaBlock; t += 16)
-    store(factors + t, exp_lanes(sub(set(last), load(h.decay + t))));
-  store(keep, exp_lanes(set(last)));
+    store(factors + t, decay_lanes(sub(set(last), load(h.decay + t))));
+  store(keep, decay_lanes(set(last)));
   size_t row = 0;
   for (; row + 8 <= h.key_dim; row += 8) fold_rows<8>(h, row, set(keep[0]), factors);
   for (; row < h.key_dim; ++row) fold_rows<1>(h, row, set(keep[0]), factors);
@@ -103,7 +125,8 @@ inline void fold_block(const DeltaHead& h) {
 void delta_block(const DeltaHead& h, size_t index, size_t count, const DeltaTokens& tokens,
                  float* scratch) noexcept {
   const size_t dim = h.value_dim;
-  float *with_k = scratch, *with_q = with_k + kDeltaBlock * dim, *factors = with_q + kDeltaBlock * dim;
+  float *with_k = scratch, *with_q = with_k + kDeltaBlock * dim, *for_k = with_q + kDeltaBlock * dim,
+        *for_q = for_k + kDeltaBlock;
   for (size_t t = 0; t < count; ++t) {
     const size_t at = index + t;
     h.decay[at] = at > 0 ? h.decay[at - 1] + tokens.g[t] : tokens.g[t];
@@ -127,17 +150,29 @@ void delta_block(const DeltaHead& h, size_t index, size_t count, const DeltaToke
   }
   for (size_t t = 0; t < count; ++t) {
     const size_t at = index + t;
+    const float *k = tokens.k + t * tokens.qk_stride, *q = tokens.q + t * tokens.qk_stride;
     float grown[16];
-    store(grown, exp_lanes(set(h.decay[at])));
-    key_factors(h, tokens.k + t * tokens.qk_stride, h.decay[at], at, factors);
+    store(grown, decay_lanes(set(h.decay[at])));
+    switch (at / 16) {
+      case 0:
+        key_factors<1>(h, k, q, h.decay[at], for_k, for_q);
+        break;
+      case 1:
+        key_factors<2>(h, k, q, h.decay[at], for_k, for_q);
+        break;
+      case 2:
+        key_factors<3>(h, k, q, h.decay[at], for_k, for_q);
+        break;
+      default:
+        key_factors<4>(h, k, q, h.decay[at], for_k, for_q);
+    }
     float* fresh = h.values + at * dim;
-    add_block(h, grown[0], with_k + t * dim, factors, at, fresh);
+    add_block(h, grown[0], with_k + t * dim, for_k, at, fresh);
     for (size_t j = 0; j < dim; j += 16)
       store_n(fresh + j, dim - j,
               mul(set(tokens.beta[t]),
                   sub(load_n(tokens.v + t * tokens.v_stride + j, dim - j), load_n(fresh + j, dim - j))));
-    key_factors(h, tokens.q + t * tokens.qk_stride, h.decay[at], at + 1, factors);
-    add_block(h, grown[0], with_q + t * dim, factors, at + 1, tokens.out + t * tokens.out_stride);
+    add_block(h, grown[0], with_q + t * dim, for_q, at + 1, tokens.out + t * tokens.out_stride);
   }
   if (index + count == kDeltaBlock) fold_block(h);
 }

@@ -91,6 +91,11 @@ void bench_model(const Options& o) {
   if (!o.json)
     fmt::print("loaded in {:.2f} s; planned memory {}; {} of weights per decoded token\n", load,
                format_bytes(plan.host_bytes), format_bytes(token_bytes));
+  struct Use {
+    uint64_t depth;
+    double bytes_per_s;
+  };
+  std::vector<Use> uses;
   Json out{{"load_seconds", load}, {"planned_bytes", plan.host_bytes}, {"token_bytes", token_bytes}};
 
   if (o.prompt) {
@@ -123,23 +128,25 @@ void bench_model(const Options& o) {
     const double kv = static_cast<double>(plan.kv_bytes) * static_cast<double>(depth + o.generate / 2) /
                       static_cast<double>(plan.ctx);
     const double bandwidth = rate.median * (static_cast<double>(token_bytes) + (depth ? kv : 0.0));
-    const MachineLimits m = limits(o, engine.threads());
-    if (!o.json)
-      print_rate(
-          "decode", o.generate, depth, rate,
-          fmt::format("; {:.1f} GB/s, {:.0f} % of the {:.1f} GB/s that {} threads can read", bandwidth / 1e9,
-                      100 * bandwidth / m.memory_bytes_per_s, m.memory_bytes_per_s / 1e9, m.threads));
+    uses.push_back({depth, bandwidth});
+    if (!o.json) print_rate("decode", o.generate, depth, rate, fmt::format("; {:.1f} GB/s", bandwidth / 1e9));
     out["decode"].push_back({{"depth", depth},
                              {"tokens", o.generate},
                              {"tokens_per_second", to_json(rate)},
-                             {"bytes_per_second", bandwidth},
-                             {"memory_limit", m.memory_bytes_per_s}});
+                             {"bytes_per_second", bandwidth}});
   }
-  out["peak_rss_bytes"] = peak_memory();
-  if (o.json)
+  const uint64_t peak = peak_memory();
+  out["peak_rss_bytes"] = peak;
+  const MachineLimits m = limits(o, engine.threads());  // last: it needs memory of its own
+  out["memory_limit_bytes_per_second"] = m.memory_bytes_per_s;
+  if (o.json) {
     fmt::print("{}\n", out.dump(1));
-  else
-    fmt::print("peak memory {}\n", format_bytes(peak_memory()));
+    return;
+  }
+  fmt::print("peak memory {}\n", format_bytes(peak));
+  for (const Use& u : uses)
+    fmt::print("decode at {} uses {:.0f} % of the {:.1f} GB/s that {} threads can read\n", u.depth,
+               100 * u.bytes_per_s / m.memory_bytes_per_s, m.memory_bytes_per_s / 1e9, m.threads);
 }
 
 }  // namespace
