@@ -9,14 +9,15 @@
 namespace moeflux {
 namespace {
 
-EngineOptions exact() {
+EngineOptions with(const std::string& backend, Precision precision) {
   EngineOptions o;
-  o.precision = Precision::Exact;
+  o.backend = backend;
+  o.precision = precision;
   return o;
 }
 
 void expect_all_pass(const std::vector<VerifyItem>& items) {
-  EXPECT_GE(items.size(), 10u);
+  EXPECT_GE(items.size(), 6u);
   for (const VerifyItem& i : items)
     EXPECT_TRUE(i.pass()) << i.name << ": " << i.error << " > " << i.bound << " " << i.note;
 }
@@ -25,22 +26,56 @@ class Golden : public testing::TestWithParam<std::string> {};
 
 TEST_P(Golden, SyntheticCheckpointEqualsTheReference) {
   const fs::path golden = test::data_folder() / "goldens" / GetParam() / "golden.safetensors";
-  expect_all_pass(verify_golden(test::golden_package(GetParam()), exact(), golden, 0));
+  for (const std::string& backend : backend_names())
+    expect_all_pass(
+        verify_golden(test::golden_package(GetParam()), with(backend, Precision::Exact), golden, 0));
+}
+
+std::vector<float> logits_of(const fs::path& package, EngineOptions o) {
+  std::vector<Token> tokens;
+  for (Token t = 0; t < 150; ++t) tokens.push_back(t * 37 % 500);
+  o.ctx = 160;
+  Engine engine(package, o);
+  const auto sequence = engine.make_sequence();
+  return engine.eval(*sequence, tokens, 3);
 }
 
 TEST_P(Golden, PrefillHasTheSameBitsForEveryChunk) {
-  std::vector<Token> tokens;
-  for (Token t = 0; t < 150; ++t) tokens.push_back(t * 37 % 500);
-  std::vector<std::vector<float>> logits;
-  for (const uint64_t chunk : {1, 7, 64, 150}) {
-    EngineOptions o = exact();
-    o.chunk = chunk;
-    o.ctx = 160;
-    Engine engine(test::golden_package(GetParam()), o);
-    const auto sequence = engine.make_sequence();
-    logits.push_back(engine.eval(*sequence, tokens, 3));
+  for (const auto& [backend, precision] :
+       {std::pair("cpu", Precision::Exact), std::pair("cpu", Precision::Fast),
+        std::pair("cpu-ref", Precision::Exact)}) {
+    EngineOptions o = with(backend, precision);
+    o.chunk = 150;
+    const std::vector<float> whole = logits_of(test::golden_package(GetParam()), o);
+    for (const uint64_t chunk : {1, 7, 64}) {
+      o.chunk = chunk;
+      EXPECT_EQ(logits_of(test::golden_package(GetParam()), o), whole) << backend << ", chunk " << chunk;
+    }
   }
-  for (size_t i = 1; i < logits.size(); ++i) EXPECT_EQ(logits[i], logits[0]) << "chunk " << i;
+}
+
+TEST_P(Golden, SameBitsForEveryThreadCountAndInstructionSetThreads) {
+  for (const Precision precision : {Precision::Exact, Precision::Fast}) {
+    EngineOptions o = with("cpu", precision);
+    o.threads = 1;
+    const std::vector<float> one = logits_of(test::golden_package(GetParam()), o);
+    for (const size_t threads : {2, 5}) {
+      o.threads = threads;
+      o.chunk = threads == 2 ? 512 : 40;
+      EXPECT_EQ(logits_of(test::golden_package(GetParam()), o), one) << threads << " threads";
+    }
+    for (const std::string& isa : isa_names()) {
+      o.isa = isa;
+      EXPECT_EQ(logits_of(test::golden_package(GetParam()), o), one) << isa;
+    }
+  }
+}
+
+TEST_P(Golden, FewExpertSlotsChangeNothing) {
+  EngineOptions o = with("cpu", Precision::Fast);
+  const std::vector<float> all = logits_of(test::golden_package(GetParam()), o);
+  o.ram = ExpertStore::least_budget(Package(test::golden_package(GetParam())).manifest());
+  EXPECT_EQ(logits_of(test::golden_package(GetParam()), o), all);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::ValuesIn(test::golden_families()),
@@ -57,7 +92,9 @@ TEST_P(Variant, EqualsTheReference) {
   ConvertOptions options;
   options.width = {Width::Keep, Width::Keep, 64};
   convert_package(open_source(temp / "checkpoint", temp / "package", false, true), temp / "package", options);
-  expect_all_pass(verify_golden(temp / "package", exact(), source / "golden.safetensors", 0));
+  for (const std::string& backend : backend_names())
+    expect_all_pass(
+        verify_golden(temp / "package", with(backend, Precision::Exact), source / "golden.safetensors", 0));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Variant, testing::ValuesIn(test::folders_of("variants")),
@@ -73,7 +110,9 @@ TEST_P(QuantisedGolden, KeptWeightsEqualTheReference) {
   const ConvertResult r =
       convert_package(open_source(source, temp / "package", false, true), temp / "package", options);
   EXPECT_TRUE(r.manifest.error.empty());  // nothing was rounded
-  expect_all_pass(verify_golden(temp / "package", exact(), source / "golden.safetensors", 0));
+  for (const std::string& backend : backend_names())
+    expect_all_pass(
+        verify_golden(temp / "package", with(backend, Precision::Exact), source / "golden.safetensors", 0));
 }
 
 TEST_P(QuantisedGolden, FastPrecisionKeepsItsBoundStageByStage) {
@@ -82,10 +121,39 @@ TEST_P(QuantisedGolden, FastPrecisionKeepsItsBoundStageByStage) {
   ConvertOptions options;
   options.width = {Width::Keep, Width::Keep, 64};
   convert_package(open_source(source, temp / "package", false, true), temp / "package", options);
-  const EngineOptions fast;
-  const auto items = verify_golden(temp / "package", fast, source / "golden.safetensors", 0);
-  expect_all_pass(items);
-  for (const VerifyItem& i : items) EXPECT_LE(i.bound, kFastBound) << i.name;
+  for (const std::string& backend : backend_names()) {
+    const auto items =
+        verify_golden(temp / "package", with(backend, Precision::Fast), source / "golden.safetensors", 0);
+    expect_all_pass(items);
+    for (const VerifyItem& i : items) EXPECT_LE(i.bound, kFastBound) << i.name;
+  }
+}
+
+// Routed and shared experts are one contract: given the same input, every backend gives the same bits.
+TEST_P(QuantisedGolden, ExpertsHaveTheSameBitsOnEveryBackend) {
+  const test::TempFolder temp;
+  ConvertOptions options;
+  options.width = {Width::Keep, Width::Keep, 64};
+  convert_package(open_source(test::data_folder() / "quant" / GetParam(), temp / "package", false, true),
+                  temp / "package", options);
+  for (const VerifyItem& i : verify_against(temp / "package", with("cpu", Precision::Fast),
+                                            with("cpu-ref", Precision::Fast), {}, 0))
+    if (i.name.ends_with("stage mlp") || i.name.ends_with("stage embed")) {
+      EXPECT_EQ(i.error, 0) << i.name;
+    }
+}
+
+TEST_P(QuantisedGolden, SmallerKvCachesStayClose) {
+  const test::TempFolder temp;
+  ConvertOptions options;
+  options.width = {Width::Keep, Width::Keep, 64};
+  convert_package(open_source(test::data_folder() / "quant" / GetParam(), temp / "package", false, true),
+                  temp / "package", options);
+  EngineOptions fast = with("cpu", Precision::Fast), exact = with("cpu-ref", Precision::Exact);
+  for (const KvType kv : {KvType::F32, KvType::Q8}) {
+    fast.kv = kv;
+    expect_all_pass(verify_against(temp / "package", fast, exact, {}, 0));
+  }
 }
 
 TEST_P(QuantisedGolden,

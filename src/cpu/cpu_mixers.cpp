@@ -304,11 +304,24 @@ void CpuBackend::delta_net(CpuStep& s, const LayerWeights& layer, const Panel& h
   const size_t channels = d.conv_channels(), values = d.value_channels(), heads = d.n_value_heads;
   float *u = gate_.get(s.n * channels), *z = q_.get(s.n * values), *b = k_.get(s.n * heads),
         *a = v_.get(s.n * heads);
-  // b and a steer the state's decay and are few: they stay in float.
-  const Product jobs[] = {{w.qkv, {}, h, nullptr, s.n, u, channels},
-                          {w.z, {}, h, nullptr, s.n, z, values},
-                          {w.b, {}, h, nullptr, s.n, b, heads, true},
-                          {w.a, {}, h, nullptr, s.n, a, heads, true}};
+  // Noise in q and k is amplified by the recurrence and the norm after it, so their products are fine. b and
+  // a steer the state's decay and are few: they stay in float.
+  const size_t qk = 2 * d.key_channels();
+  Panel rest{};
+  if (products_.fast()) {
+    rest = latent_.make(s.n, m_.d_model);
+    pool_.run(s.n, [&](size_t t, size_t) {
+      auto* r = const_cast<float*>(rest.f) + t * rest.stride;
+      ops_.remainder(h.f + t * h.stride, h, t, r);
+      ops_.quantise(r, rest, t);
+    });
+  }
+  const Product jobs[] = {
+      {w.qkv, {}, h, nullptr, s.n, u, channels, false, 0, qk, products_.fast() ? &rest : nullptr},
+      {w.qkv, {}, h, nullptr, s.n, u + qk, channels, false, qk, values},
+      {w.z, {}, h, nullptr, s.n, z, values},
+      {w.b, {}, h, nullptr, s.n, b, heads, true},
+      {w.a, {}, h, nullptr, s.n, a, heads, true}};
   products_.run(jobs);
 
   const Panel mixed = mixed_.make(s.n, values);

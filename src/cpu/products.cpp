@@ -75,6 +75,15 @@ void Products::multiply(const Product& p, const Item& item) const {
   float* out = p.out + item.first * p.out_stride + row;
   multiply(p.w, tiles_of(p.w), item.block, item.blocks, p.pick ? p.x : skip(p.x, item.first),
            p.pick ? p.pick + item.first : nullptr, item.n, p.exact, out, p.out_stride);
+  if (p.remainder && has_integer_codes(p.w.format)) {  // the weights come from the cache this time
+    alignas(64) float more[kItemVectors * 4 * kTileRows];
+    const size_t width = item.blocks * kTileRows;
+    multiply(p.w, tiles_of(p.w), item.block, item.blocks,
+             p.pick ? *p.remainder : skip(*p.remainder, item.first), p.pick ? p.pick + item.first : nullptr,
+             item.n, p.exact, more, width);
+    for (size_t t = 0; t < item.n; ++t)
+      for (size_t i = 0; i < rows; ++i) out[t * p.out_stride + i] += more[t * width + i];
+  }
   if (!p.bias.empty())
     for (size_t t = 0; t < item.n; ++t)
       for (size_t i = 0; i < rows; ++i) out[t * p.out_stride + i] += p.bias[p.first_row + row + i];
@@ -82,10 +91,17 @@ void Products::multiply(const Product& p, const Item& item) const {
 
 // Rows that begin or end inside a block, in no published model: the plain version.
 void Products::multiply_rows(const Product& p, const Item& item) const {
-  for (size_t t = item.first; t < item.first + item.n; ++t)
+  std::vector<float> more(p.remainder ? p.rows : 0);
+  for (size_t t = item.first; t < item.first + item.n; ++t) {
+    const size_t at = p.pick ? p.pick[t] : t;
+    float* out = p.out + t * p.out_stride;
     (fast_ && !p.exact ? linear_fast_ref : linear_exact_ref)(
-        p.w, p.first_row, p.rows, p.x.f + (p.pick ? p.pick[t] : t) * p.x.stride, 1, p.x.cols,
-        p.out + t * p.out_stride, p.out_stride);
+        p.w, p.first_row, p.rows, p.x.f + at * p.x.stride, 1, p.x.cols, out, p.out_stride);
+    if (!p.remainder || !has_integer_codes(p.w.format)) continue;
+    linear_fast_ref(p.w, p.first_row, p.rows, p.remainder->f + at * p.remainder->stride, 1, p.x.cols,
+                    more.data(), p.rows);
+    for (size_t i = 0; i < p.rows; ++i) out[i] += more[i];
+  }
 }
 
 void Products::run(std::span<const GatedProduct> products) {

@@ -45,8 +45,9 @@ struct Product {  // out[t] = w x[pick[t]] (+ bias), t < n
   size_t n;
   float* out;
   size_t out_stride;
-  bool exact = false;              // in every precision
-  size_t first_row = 0, rows = 0;  // rows 0: all
+  bool exact = false;                // in every precision
+  size_t first_row = 0, rows = 0;    // rows 0: all
+  const Panel* remainder = nullptr;  // of x: the product is fine (linear.h)
 
   size_t row_count() const { return rows ? rows : w.rows; }
   bool whole_blocks() const { return rows == 0 || (first_row % kTileRows == 0 && rows % kTileRows == 0); }

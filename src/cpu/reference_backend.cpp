@@ -233,6 +233,16 @@ class ReferenceBackend : public Backend {
   }
   Floats linear(const MatrixView& w, const Floats& x) const { return linear(Linear{w, {}}, x); }
 
+  // Makes the first `rows` rows of y = w x fine.
+  static void add_remainder(const MatrixView& w, const Floats& x, size_t rows, Floats& y) {
+    Floats rest(w.cols), more(rows);
+    for (size_t t = 0; t < x.size() / w.cols; ++t) {
+      remainder_ref({&x[t * w.cols], w.cols}, rest.data());
+      linear_fast_ref(w, 0, rows, rest.data(), 1, w.cols, more.data(), rows);
+      for (size_t i = 0; i < rows; ++i) y[t * w.rows + i] += more[i];
+    }
+  }
+
   static Floats linear_exact(const Linear& l, const Floats& x) {
     const size_t n = x.size() / l.w.cols;
     Floats y(n * l.w.rows);
@@ -391,9 +401,11 @@ class ReferenceBackend : public Backend {
   Floats delta_net(ReferenceStep& s, const LayerWeights& layer, const Floats& h) const {
     const DeltaWeights& w = layer.delta;
     const DeltaConfig& d = m_.delta;
-    // b and a steer the state's decay and are few: they stay in float in every precision.
-    const Floats u = linear(w.qkv, h), z = linear(w.z, h), b = linear_exact({w.b, {}}, h),
-                 a = linear_exact({w.a, {}}, h);
+    // Noise in q and k is amplified by the recurrence and the norm after it, so their products are fine. b
+    // and a steer the state's decay and are few: they stay in float in every precision.
+    Floats u = linear(w.qkv, h);
+    if (fast_ && has_integer_codes(w.qkv.format)) add_remainder(w.qkv, h, 2 * d.key_channels(), u);
+    const Floats z = linear(w.z, h), b = linear_exact({w.b, {}}, h), a = linear_exact({w.a, {}}, h);
     const size_t channels = d.conv_channels(), values = d.value_channels();
 
     Floats out(s.n * values), y(channels);

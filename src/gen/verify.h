@@ -25,7 +25,7 @@ std::vector<VerifyItem> verify_golden(const fs::path& package, const EngineOptio
 // Runs `reference`, then `options` with every stage fed with the reference's own inputs. The error of a stage
 // is relative: |difference| / |what the stage added|, over all tokens. Prompts come from the golden file, if
 // there is one. bound 0: 1e-3 where both are exact, otherwise kFastBound.
-inline constexpr double kFastBound = 0.03;
+inline constexpr double kFastBound = 0.02;
 std::vector<VerifyItem> verify_against(const fs::path& package, const EngineOptions& options,
                                        const EngineOptions& reference, const fs::path& golden, double bound);
 

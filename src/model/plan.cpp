@@ -72,7 +72,7 @@ uint64_t step_bytes(const ModelConfig& m, uint64_t chunk, uint64_t logit_rows, s
     const DeltaConfig& d = m.delta;
     const uint64_t group = d.n_value_heads / d.n_key_heads;
     mixer = std::max(mixer, 4 * (d.conv_channels() + d.value_channels() + 2 * d.n_value_heads) +
-                                panel_bytes(d.value_channels()));
+                                panel_bytes(d.value_channels()) + panel_bytes(m.d_model));
     scratch = std::max(scratch,
                        kDeltaBlock * (2 * d.key_dim + group * d.value_dim + 2) + delta_scratch(d.value_dim));
   }

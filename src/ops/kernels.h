@@ -17,6 +17,7 @@ namespace {
 constexpr Ops table(const char* name) {
   return {.name = name,
           .quantise = quantise,
+          .remainder = remainder,
           .linear_fast = linear_fast,
           .linear_exact = linear_exact,
           .rms_norm = rms_norm,

@@ -14,6 +14,8 @@
 //       c[s & 7] = fma(bias, xb, c[s & 7])              (affine only)
 //     e_k = c[k] + c[k+4];  y = (e_0 + e_2) + (e_1 + e_3)
 //   mxfp4 uses doubled codes (integers) and half the scale. Other formats are computed as in exact.
+// fine:  fast, for the few products whose error is amplified by what follows: what the int8 activations leave
+//   over, r = fma(-xs, q, x), is a second vector of activations; y = y(x) + y(r).
 #pragma once
 
 #include <cstddef>
@@ -43,6 +45,9 @@ struct QuantisedVector {
   std::vector<float> scale;  // per 64 columns
 };
 QuantisedVector quantise_vector(std::span<const float> x);
+
+// r = x - what its int8 form stands for.
+void remainder_ref(std::span<const float> x, float* r);
 
 // -- what the kernels of ops.h take: plain numbers and pointers
 

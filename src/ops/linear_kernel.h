@@ -71,6 +71,14 @@ void quantise(const float* x, const Panel& panel, size_t t) noexcept {
   }
 }
 
+void remainder(const float* x, const Panel& panel, size_t t, float* r) noexcept {
+  for (size_t at = 0; at < panel.cols; at += 16) {
+    const size_t row = at / 64 * panel.n + t, left = panel.cols - at;
+    const F q = to_float(load_i8(panel.q + row * 64 + at % 64));
+    store_n(r + at, left, fma(set(-panel.scale[row].xs), q, load_n(x + at, left)));
+  }
+}
+
 inline I broadcast4(const int8_t* q) {
   int32_t w;
   __builtin_memcpy(&w, q, 4);

@@ -101,6 +101,11 @@ QuantisedVector quantise_vector(std::span<const float> x) {
   return v;
 }
 
+void remainder_ref(std::span<const float> x, float* r) {
+  const QuantisedVector v = quantise_vector(x);
+  for (size_t i = 0; i < x.size(); ++i) r[i] = std::fma(-v.scale[i / 64], static_cast<float>(v.q[i]), x[i]);
+}
+
 void linear_fast_ref(const MatrixView& m, size_t first, size_t count, const float* x, size_t n,
                      size_t x_stride, float* out, size_t out_stride) {
   if (!has_integer_codes(m.format)) return linear_exact_ref(m, first, count, x, n, x_stride, out, out_stride);

@@ -21,6 +21,8 @@ struct Ops {
 
   // One vector: panel.q and panel.scale of its row `t` (linear.h's quantisation).
   void (*quantise)(const float* x, const Panel& panel, size_t t) noexcept;
+  // What the panel's int8 form of its row `t` leaves over.
+  void (*remainder)(const float* x, const Panel& panel, size_t t, float* r) noexcept;
   // Rows [16 * block, 16 * (block + blocks)) of the matrix for vectors [0, n) of the panel, those that `pick`
   // names where it is not null; out[t * out_stride + i] for row 16 * block + i. Rows beyond the matrix are
   // not written.

@@ -102,6 +102,19 @@ TEST_P(EveryIsa, QuantisedVectorsAreThoseOfThePlainVersion) {
   }
 }
 
+TEST_P(EveryIsa, RemaindersAreThoseOfThePlainVersion) {
+  for (const size_t cols : {1, 63, 64, 100, 256}) {
+    const TestPanel x(ops(), noise_vector(3 * cols, 9, 4), cols);
+    std::vector<float> want(cols), got(cols);
+    for (size_t t = 0; t < 3; ++t) {
+      remainder_ref({&x.floats[t * cols], cols}, want.data());
+      ops().remainder(&x.floats[t * cols], x.panel, t, got.data());
+      EXPECT_EQ(got, want);
+      for (size_t i = 0; i < cols; ++i) ASSERT_LE(std::fabs(got[i]), 0.51f * x.scale[i / 64 * 3 + t].xs);
+    }
+  }
+}
+
 TEST_P(EveryIsa, PointwiseHasTheBitsOfThePlainVersion) {
   for (const size_t n : {1, 7, 16, 31, 64, 1000}) {
     const auto x = noise_vector(n, 1, 30), y = noise_vector(n, 2, 9);
