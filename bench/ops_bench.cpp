@@ -4,10 +4,12 @@
 // in a model.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/buffer.h"
 #include "ops/ops.h"
+#include "ops/test_matrix.h"
 
 namespace moeflux {
 namespace {
@@ -24,12 +26,15 @@ struct Setup {
         scale(n * (cols + 63) / 64),
         out(n * rows) {
     uint32_t seed = 1;
-    for (std::byte& b : weights.bytes()) b = std::byte((seed = seed * 1664525u + 1013904223u) >> 24 & 0x3f);
+    fill(TestMatrix(format, rows, cols, 3).bytes);
     for (float& x : floats)
       x = static_cast<float>(static_cast<int32_t>(seed = seed * 1664525u + 1013904223u)) * 0x1p-31f;
     panel = {n, cols, floats.data(), cols, q.data(), scale.data()};
     for (size_t t = 0; t < n; ++t) ops.quantise(&floats[t * cols], panel, t);
     view = {weights.data(), format, rows, cols};
+  }
+  void fill(const std::vector<std::byte>& one) {
+    for (size_t i = 0; i < weights.size(); i += each) std::ranges::copy(one, weights.data() + i);
   }
   Tiles next() {
     view.data = weights.data() + at;

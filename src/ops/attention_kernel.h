@@ -139,24 +139,27 @@ inline void block_weights(const KvHead& kv, size_t begin, float scale, const Att
 }
 
 // out_r += sum_p weights[r][p] * values[p], positions ascending.
-template <size_t R, size_t V>
+template <size_t R, size_t V, bool Whole>
 inline void add_values(const float* values, size_t dim, size_t column, const AttendRow* rows,
                        const float* weights) {
   F c[R][V];
   const size_t left = dim - column;
   for (size_t r = 0; r < R; ++r)
-    for (size_t v = 0; v < V; ++v) c[r][v] = load_n(rows[r].out + column + 16 * v, left - 16 * v);
+    for (size_t v = 0; v < V; ++v)
+      c[r][v] = Whole ? load(rows[r].out + column + 16 * v) : load_n(rows[r].out + column + 16 * v, left);
   for (size_t p = 0; p < kKvBlock; ++p) {
     const float* line = values + p * dim + column;
     F x[V];
-    for (size_t v = 0; v < V; ++v) x[v] = load_n(line + 16 * v, left - 16 * v);
+    for (size_t v = 0; v < V; ++v) x[v] = Whole ? load(line + 16 * v) : load_n(line + 16 * v, left);
     for (size_t r = 0; r < R; ++r) {
       const F w = set(weights[r * kKvBlock + p]);
       for (size_t v = 0; v < V; ++v) c[r][v] = fma(w, x[v], c[r][v]);
     }
   }
   for (size_t r = 0; r < R; ++r)
-    for (size_t v = 0; v < V; ++v) store_n(rows[r].out + column + 16 * v, left - 16 * v, c[r][v]);
+    for (size_t v = 0; v < V; ++v)
+      Whole ? store(rows[r].out + column + 16 * v, c[r][v])
+            : store_n(rows[r].out + column + 16 * v, left, c[r][v]);
 }
 
 template <size_t R>
@@ -166,9 +169,10 @@ inline void attend_rows(const KvHead& kv, size_t begin, float scale, const Atten
   for (size_t r = 0; r < R; ++r)
     block_weights(kv, begin, scale, rows[r], scores + r * kKvBlock, lanes + 16 * r);
   size_t column = 0;
-  for (; column + 48 < kv.value_dim; column += 64)
-    add_values<R, 4>(values, kv.value_dim, column, rows, scores);
-  for (; column < kv.value_dim; column += 16) add_values<R, 1>(values, kv.value_dim, column, rows, scores);
+  for (; column + 64 <= kv.value_dim; column += 64)
+    add_values<R, 4, true>(values, kv.value_dim, column, rows, scores);
+  for (; column < kv.value_dim; column += 16)
+    add_values<R, 1, false>(values, kv.value_dim, column, rows, scores);
 }
 
 constexpr float kNoScore = -1e30f;

