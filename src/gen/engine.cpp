@@ -17,6 +17,8 @@ ModelConfig matched_config(const Package& package) {
   return config;
 }
 
+constexpr size_t kLoadThreads = 8;  // reads in flight: drives answer several at once faster than one
+
 size_t thread_count(const EngineOptions& o) { return o.threads ? o.threads : usable_cores().size(); }
 
 KvType kv_type(const EngineOptions& o) {
@@ -77,7 +79,7 @@ Engine::Engine(const fs::path& package, const EngineOptions& options)
       backend_(make_backend(options, config_, weights_)),
       model_(config_, weights_, *backend_, store_) {}
 
-void Engine::load_experts() { store_.load_all(threads()); }
+void Engine::load_experts() { store_.load_all(std::max<size_t>(threads(), kLoadThreads)); }
 size_t Engine::threads() const { return thread_count(options_); }
 
 std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> tokens, size_t rows,

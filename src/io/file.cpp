@@ -26,6 +26,12 @@ File File::open_read(const fs::path& path) {
   return file;
 }
 
+std::optional<File> File::open_direct(const fs::path& path) {
+  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
+  if (fd.get() < 0) return std::nullopt;
+  return File(std::move(fd), path);
+}
+
 File File::create(const fs::path& path) {
   return {open_or_fail(path, O_RDWR | O_CREAT | O_TRUNC, "cannot create"), path};
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,9 @@ namespace fs = std::filesystem;
 class File {
  public:
   static File open_read(const fs::path& path);
+  // For reads past the page cache (offset, length and memory in whole pages); nothing where the file system
+  // has no such reads.
+  static std::optional<File> open_direct(const fs::path& path);
   static File create(const fs::path& path);      // truncates
   static File open_write(const fs::path& path);  // creates if needed, keeps the content
 

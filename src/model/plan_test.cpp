@@ -56,7 +56,7 @@ TEST(Plan, LogitsTakeTheRoomOfTheirRows) {
                .logit_rows = rows})
         .overhead_bytes;
   };
-  EXPECT_EQ(overhead(8) - overhead(1), 7 * s.model.n_vocab * sizeof(float));
+  EXPECT_GE(overhead(8) - overhead(1), 7 * s.model.n_vocab * sizeof(float));
   EXPECT_EQ(overhead(512), overhead(100));  // no step has more tokens than the context
 }
 

@@ -191,6 +191,7 @@ constexpr size_t kFastRows = 4;      // row blocks per pass: four streams of wei
 constexpr size_t kFastVectors = 16;  // vectors per pass: their chains stay in the first cache
 
 constexpr size_t kPrefetchTiles = 3;
+constexpr size_t kFewVectors = 4;  // for which AMX tiles do not pay
 
 struct FastBlock {  // R row blocks and n vectors of a product
   const Tiles& m;
@@ -272,9 +273,38 @@ inline void fast_span(const FastBlock& b, const Codes* codes, const Scales* w, s
   }
 }
 
+#if MOEFLUX_TILES
+// All vectors of the block at once.
+template <Kind K, bool Halves, int R>
+inline void tile_span(const FastBlock& b, const Codes* codes, const Scales* w, size_t s,
+                      float (*chain)[kFastRows][16]) {
+  alignas(64) int8_t q[kFastVectors * 64];
+  alignas(64) int32_t sums[R][kFastVectors * 16];
+  for (size_t t = 0; t < kFastVectors; ++t)  // vectors beyond n repeat the first one; nobody reads their sums
+    store(reinterpret_cast<float*>(q + 64 * t),
+          as_float(load_i(b.x.q + (s * b.x.n + b.at[t < b.n ? t : 0]) * 64)));
+  for (int h = 0; h < (Halves ? 2 : 1); ++h) {
+    for (int r = 0; r < R; ++r) multiply_tiles<Halves ? 8 : 16>(codes[r].line, 8 * h, q, sums[r]);
+    for (size_t t = 0; t < b.n; ++t) {
+      const SpanScale& x = b.x.scale[s * b.x.n + b.at[t]];
+      const F scale = set(x.xs), sum = set(Halves ? x.xb_half[h] : x.xb);
+      const I offset = set_i(kCodeOffset<K> * (Halves ? x.sum[h] : x.sum[0] + x.sum[1]));
+      for (int r = 0; r < R; ++r) {
+        float* c = chain[t][r];
+        store(c, add_group<K>(load(c), load_i(sums[r] + 16 * t), w[r].scale[h], w[r].bias[h], scale, sum,
+                              offset));
+      }
+    }
+  }
+}
+#endif
+
 template <Kind K, bool Halves, int R>
 inline void fast_vectors(FastBlock& b) {
   const Tiles& m = b.m;
+#if MOEFLUX_TILES
+  const TileSetup tiles;
+#endif
   alignas(64) float c[8][kFastVectors][kFastRows][16];
   for (size_t k = 0; k < 8; ++k)
     for (size_t t = 0; t < b.n; ++t)
@@ -288,6 +318,12 @@ inline void fast_vectors(FastBlock& b) {
         load_codes<K>(b.tile[r] + in * m.span_bytes, codes[r]);
         load_scales<K, Halves>(m, b.tile[r], in, w[r]);
       }
+#if MOEFLUX_TILES
+      if (b.n > kFewVectors) {
+        tile_span<K, Halves, R>(b, codes, w, s, c[s & 7]);
+        continue;
+      }
+#endif
       size_t t = 0;
       for (; t + 4 <= b.n; t += 4) fast_span<K, Halves, R, 4>(b, codes, w, s, t, c[s & 7]);
       for (; t < b.n; ++t) fast_span<K, Halves, R, 1>(b, codes, w, s, t, c[s & 7]);

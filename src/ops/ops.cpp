@@ -4,7 +4,10 @@
 
 #include "base/error.h"
 
-#if defined(__aarch64__)
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
@@ -13,20 +16,33 @@ namespace moeflux {
 
 extern const Ops kOps_generic;
 #if defined(__x86_64__)
-extern const Ops kOps_avx2, kOps_avxvnni, kOps_avx512;
+extern const Ops kOps_avx2, kOps_avxvnni, kOps_avx512, kOps_amx;
 #elif defined(__aarch64__)
 extern const Ops kOps_neon;
+#endif
+
+#if defined(__x86_64__)
+// Tiles and their int8 products; the system must be asked for the registers' place in a thread's state.
+static bool has_amx() {
+  uint32_t a = 7, b = 0, c = 0, d = 0;
+  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return (d >> 24 & 1) && (d >> 25 & 1) && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
 #endif
 
 std::span<const Ops* const> runnable_ops() {
   static const std::vector<const Ops*> found = [] {
     std::vector<const Ops*> ops;
 #if defined(__x86_64__)
+    bool avx512 = false;
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512vnni"))
-      ops.push_back(&kOps_avx512);
+      avx512 = true;
+    if (avx512 && has_amx()) ops.push_back(&kOps_amx);
+    if (avx512) ops.push_back(&kOps_avx512);
     uint32_t a = 7, b = 0, c = 1, d = 0;  // leaf 7.1: AVX-VNNI has no name in this compiler's list
     __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
     if (avx2 && (a >> 4 & 1)) ops.push_back(&kOps_avxvnni);

@@ -44,7 +44,7 @@ TEST_P(EveryIsa, LinearHasTheBitsOfThePlainVersion) {
   for (const MatrixFormat& f : test_formats())
     for (const size_t cols : {32, 64, 96, 100, 320, 640, 1024}) {
       if (f.group && cols % f.group) continue;
-      for (const size_t n : {1, 5, 37}) {
+      for (const size_t n : {1, 2, 5, 37}) {
         const size_t rows = 35;
         const TestMatrix m(f, rows, cols, 7);
         const TestPanel x(ops(), noise_vector(n * cols, 11), cols);

@@ -49,6 +49,8 @@ Package::Package(const fs::path& folder)
       fail(Errc::Corrupt, "{}: {} bytes, but {} experts of {} bytes make {}", file.path().string(), have,
            layer.n_experts(), layer.record_bytes, want);
     experts_.emplace(layer.layer, std::move(file));
+    if (auto direct = File::open_direct(folder / layer.file))
+      direct_.emplace(layer.layer, std::move(*direct));
   }
 }
 
@@ -77,9 +79,10 @@ void Package::match_resident_table() {
 }
 
 void Package::read_record(const ExpertLayer& layer, uint64_t expert, std::span<std::byte> into,
-                          bool check_sum) const {
+                          bool check_sum, bool direct) const {
   check(expert < layer.n_experts() && into.size() == layer.record_bytes, "one record of the layer");
-  const File& file = experts_.at(layer.layer);
+  const auto past_cache = direct_.find(layer.layer);
+  const File& file = direct && past_cache != direct_.end() ? past_cache->second : experts_.at(layer.layer);
   file.read_at(expert * layer.record_bytes, into);
   if (check_sum && xxh3(into) != layer.xxh3[expert])
     fail(Errc::Corrupt, "{}: expert {} (bytes {}..{}) has checksum {}, want {}", file.path().string(), expert,

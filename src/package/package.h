@@ -25,7 +25,10 @@ class Package {
   std::string config_path() const { return (folder_ / "config.json").string(); }
 
   // Reads one expert record of record_bytes; with `check`, compares its checksum. Throws Error{Io | Corrupt}.
-  void read_record(const ExpertLayer& layer, uint64_t expert, std::span<std::byte> into, bool check) const;
+  // `direct`: past the page cache where that is possible, for reading everything once; `into` is
+  // page-aligned.
+  void read_record(const ExpertLayer& layer, uint64_t expert, std::span<std::byte> into, bool check,
+                   bool direct = false) const;
   // Reads one resident tensor (bytes rounded up to kTensorAlignment) and compares its checksum.
   void read_resident(const ResidentTensor& tensor, std::span<std::byte> into) const;
 
@@ -36,7 +39,7 @@ class Package {
   Manifest manifest_;
   std::unique_ptr<const Json> config_;
   File resident_;
-  std::map<uint64_t, File> experts_;
+  std::map<uint64_t, File> experts_, direct_;
 };
 
 // All resident tensors of a package in one buffer.

@@ -136,7 +136,7 @@ void ExpertStore::load_all(size_t threads) {
   }
   Progress progress("loading experts", bytes);
   parallel_for(loads.size(), threads, [&](size_t i) {
-    package_.read_record(*loads[i].layer, loads[i].expert, loads[i].into, check_reads_);
+    package_.read_record(*loads[i].layer, loads[i].expert, loads[i].into, check_reads_, true);
     progress.add(loads[i].layer->record_bytes);
   });
   std::map<uint64_t, std::list<Slot>::iterator> next;
