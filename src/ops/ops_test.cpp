@@ -148,6 +148,20 @@ TEST_P(EveryIsa, PointwiseHasTheBitsOfThePlainVersion) {
   }
 }
 
+TEST_P(EveryIsa, GatesOfSpecialValuesAreThoseOfThePlainVersion) {
+  const float inf = INFINITY;
+  for (const float x : {NAN, inf, -inf, 0.0f, -0.0f, 1e30f, -1e30f, 88.5f, -88.5f, 1e-42f}) {
+    float by_sigmoid = 3, by_silu = 3;
+    ops().sigmoid_gate(&x, 1, &by_sigmoid);
+    ops().silu_gate(&x, 1, &by_silu);
+    EXPECT_EQ(by_sigmoid, 3 * sigmoid(x)) << x;  // of a NaN too: the exponential clamps it
+    if (std::isnan(x))
+      EXPECT_TRUE(std::isnan(by_silu));
+    else
+      EXPECT_EQ(by_silu, 3 * silu(x)) << x;
+  }
+}
+
 TEST(Pointwise, ActivationExponential) {
   for (float x = -100; x < 100; x += 0.0137f) {
     const double want = std::exp(double{std::clamp(x, -87.0f, 88.0f)});
