@@ -45,16 +45,16 @@ TEST_P(EveryIsa, LinearHasTheBitsOfThePlainVersion) {
     for (const size_t cols : {32, 64, 96, 100, 320, 640, 1024}) {
       if (f.group && cols % f.group) continue;
       for (const size_t n : {1, 5, 37}) {
-        const size_t rows = 35;
+        const size_t rows = 67, blocks = 5;  // four that a kernel may take at once, and a tail
         const TestMatrix m(f, rows, cols, 7);
         const TestPanel x(ops(), noise_vector(n * cols, 11), cols);
         std::vector<float> want(n * rows), got(n * rows, -1);
         linear_fast_ref(m.view, 0, rows, x.floats.data(), n, cols, want.data(), rows);
-        (has_integer_codes(f) ? ops().linear_fast : ops().linear_exact)(tiles_of(m.view), 0, 3, x.panel,
+        (has_integer_codes(f) ? ops().linear_fast : ops().linear_exact)(tiles_of(m.view), 0, blocks, x.panel,
                                                                         nullptr, n, got.data(), rows);
         ASSERT_EQ(got, want) << to_string(f) << " fast, cols " << cols << ", n " << n;
         linear_exact_ref(m.view, 0, rows, x.floats.data(), n, cols, want.data(), rows);
-        ops().linear_exact(tiles_of(m.view), 0, 3, x.panel, nullptr, n, got.data(), rows);
+        ops().linear_exact(tiles_of(m.view), 0, blocks, x.panel, nullptr, n, got.data(), rows);
         ASSERT_EQ(got, want) << to_string(f) << " exact, cols " << cols << ", n " << n;
       }
     }
