@@ -310,8 +310,8 @@ struct DeltaRun {
 
 TEST_P(EveryIsa, DeltaRuleEqualsThePlainVersionForEveryCut) {
   const Ops& generic = *runnable_ops().back();
-  for (const auto& [dk, dv] : {std::pair<size_t, size_t>{8, 6}, {16, 16}, {128, 128}, {24, 80}}) {
-    const size_t n = kDeltaBlock * 2 + 9;
+  for (const auto& dims : {std::pair<size_t, size_t>{8, 6}, {16, 16}, {128, 128}, {24, 80}}) {
+    const size_t dk = dims.first, dv = dims.second, n = kDeltaBlock * 2 + 9;
     auto q = noise_vector(n * dk, 1), k = noise_vector(n * dk, 2);
     const auto v = noise_vector(n * dv, 3);
     auto beta = noise_vector(n, 4), g = noise_vector(n, 5);
