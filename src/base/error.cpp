@@ -16,8 +16,8 @@ void fail_errno(int err, const std::string& what) {
   throw Error(code, fmt::format("{}: {}", what, std::strerror(err)));
 }
 
-void panic(const char* what, std::source_location at) noexcept {
-  std::fprintf(stderr, "moeflux: bug: %s (%s:%u, %s)\n", what, at.file_name(), at.line(), at.function_name());
+void panic(const char* what, const char* file, int line) noexcept {
+  std::fprintf(stderr, "moeflux: bug: %s (%s:%d)\n", what, file, line);
   std::abort();
 }
 

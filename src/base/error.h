@@ -5,7 +5,6 @@
 
 #include <fmt/core.h>
 
-#include <source_location>
 #include <stdexcept>
 #include <string>
 
@@ -27,12 +26,13 @@ template <class... Args>
 // The same for a failed system call: appends the text of errno and picks the code from it.
 [[noreturn]] void fail_errno(int err, const std::string& what);
 
-[[noreturn]] void panic(const char* what, std::source_location at) noexcept;
+[[noreturn]] void panic(const char* what, const char* file, int line) noexcept;
 
-inline void check(bool ok, const char* what,
-                  std::source_location at = std::source_location::current()) noexcept {
+// The defaults are the caller's place; std::source_location would be the same, but clang 14 does not have it.
+inline void check(bool ok, const char* what, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) noexcept {
   if (!ok) [[unlikely]]
-    panic(what, at);
+    panic(what, file, line);
 }
 
 }  // namespace moeflux

@@ -195,7 +195,12 @@ __attribute__((target("avx2"))) void fit_avx2(const float* w, size_t n, int bits
                                               QuantisedGroup* out) {
   fit_any(w, n, bits, codes, out);
 }
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) void fit_avx512(
+#if defined(__clang__)  // has no attribute for the width that it prefers
+#define MOEFLUX_WIDE
+#else
+#define MOEFLUX_WIDE ",prefer-vector-width=512"
+#endif
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl" MOEFLUX_WIDE))) void fit_avx512(
     const float* w, size_t n, int bits, uint8_t* codes, QuantisedGroup* out) {
   fit_any(w, n, bits, codes, out);
 }

@@ -70,11 +70,12 @@ inline F div(F a, F b) {
 inline F fma(F a, F b, F c) {
   return each([&](int i) { return vfmaq_f32(c.v[i], a.v[i], b.v[i]); });
 }
+// A comparison that a NaN fails gives b; vmaxq and vminq would give the NaN.
 inline F max(F a, F b) {
-  return each([&](int i) { return vmaxq_f32(a.v[i], b.v[i]); });
+  return each([&](int i) { return vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]); });
 }
 inline F min(F a, F b) {
-  return each([&](int i) { return vminq_f32(a.v[i], b.v[i]); });
+  return each([&](int i) { return vbslq_f32(vcltq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]); });
 }
 inline F abs(F a) {
   return each([&](int i) { return vabsq_f32(a.v[i]); });

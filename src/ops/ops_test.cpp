@@ -45,16 +45,16 @@ TEST_P(EveryIsa, LinearHasTheBitsOfThePlainVersion) {
     for (const size_t cols : {32, 64, 96, 100, 320, 640, 1024}) {
       if (f.group && cols % f.group) continue;
       for (const size_t n : {1, 2, 5, 37}) {
-        const size_t rows = 35;
+        const size_t rows = 67, blocks = 5;  // four that a kernel may take at once, and a tail
         const TestMatrix m(f, rows, cols, 7);
         const TestPanel x(ops(), noise_vector(n * cols, 11), cols);
         std::vector<float> want(n * rows), got(n * rows, -1);
         linear_fast_ref(m.view, 0, rows, x.floats.data(), n, cols, want.data(), rows);
-        (has_integer_codes(f) ? ops().linear_fast : ops().linear_exact)(tiles_of(m.view), 0, 3, x.panel,
+        (has_integer_codes(f) ? ops().linear_fast : ops().linear_exact)(tiles_of(m.view), 0, blocks, x.panel,
                                                                         nullptr, n, got.data(), rows);
         ASSERT_EQ(got, want) << to_string(f) << " fast, cols " << cols << ", n " << n;
         linear_exact_ref(m.view, 0, rows, x.floats.data(), n, cols, want.data(), rows);
-        ops().linear_exact(tiles_of(m.view), 0, 3, x.panel, nullptr, n, got.data(), rows);
+        ops().linear_exact(tiles_of(m.view), 0, blocks, x.panel, nullptr, n, got.data(), rows);
         ASSERT_EQ(got, want) << to_string(f) << " exact, cols " << cols << ", n " << n;
       }
     }
@@ -145,6 +145,20 @@ TEST_P(EveryIsa, PointwiseHasTheBitsOfThePlainVersion) {
     got = x;
     ops().scale_to_length(got.data(), n, 1e-6f, 0.5f);
     EXPECT_EQ(got, want);
+  }
+}
+
+TEST_P(EveryIsa, GatesOfSpecialValuesAreThoseOfThePlainVersion) {
+  const float inf = INFINITY;
+  for (const float x : {NAN, inf, -inf, 0.0f, -0.0f, 1e30f, -1e30f, 88.5f, -88.5f, 1e-42f}) {
+    float by_sigmoid = 3, by_silu = 3;
+    ops().sigmoid_gate(&x, 1, &by_sigmoid);
+    ops().silu_gate(&x, 1, &by_silu);
+    EXPECT_EQ(by_sigmoid, 3 * sigmoid(x)) << x;  // of a NaN too: the exponential clamps it
+    if (std::isnan(x))
+      EXPECT_TRUE(std::isnan(by_silu));
+    else
+      EXPECT_EQ(by_silu, 3 * silu(x)) << x;
   }
 }
 
@@ -296,8 +310,8 @@ struct DeltaRun {
 
 TEST_P(EveryIsa, DeltaRuleEqualsThePlainVersionForEveryCut) {
   const Ops& generic = *runnable_ops().back();
-  for (const auto& [dk, dv] : {std::pair<size_t, size_t>{8, 6}, {16, 16}, {128, 128}, {24, 80}}) {
-    const size_t n = kDeltaBlock * 2 + 9;
+  for (const auto& dims : {std::pair<size_t, size_t>{8, 6}, {16, 16}, {128, 128}, {24, 80}}) {
+    const size_t dk = dims.first, dv = dims.second, n = kDeltaBlock * 2 + 9;
     auto q = noise_vector(n * dk, 1), k = noise_vector(n * dk, 2);
     const auto v = noise_vector(n * dv, 3);
     auto beta = noise_vector(n, 4), g = noise_vector(n, 5);
