@@ -133,6 +133,7 @@ inline int32_t sum_i(I x) {
   return _mm_cvtsi128_si32(_mm_add_epi32(d, _mm_shuffle_epi32(d, 0xb1)));
 }
 
+constexpr int kDotVectors = 1;  // vectors whose sums fit in the registers beside four row blocks
 enum class Kind { U4, U8, Mx };
 
 template <Kind K>

@@ -75,6 +75,7 @@ inline float sum(F a) {
 inline float largest(F a) { return _mm512_reduce_max_ps(a); }
 inline int32_t sum_i(I a) { return _mm512_reduce_add_epi32(a); }
 
+constexpr int kDotVectors = 4;
 enum class Kind { U4, U8, Mx };
 
 constexpr bool kHasDot4 = true;

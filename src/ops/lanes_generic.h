@@ -166,6 +166,7 @@ inline int32_t sum_i(I a) {
 
 // A tile holds 64 columns of every row as 16 lines of 4 bytes per row: line j has columns 4j..4j+3. Codes of
 // 4 bits share a line: columns 4j.. in the low nibbles, 32 + 4j.. in the high ones.
+constexpr int kDotVectors = 1;   // vectors whose sums fit in the registers beside four row blocks
 enum class Kind { U4, U8, Mx };  // 4-bit and 8-bit unsigned codes; doubled E2M1 codes
 
 // Where there is an instruction that multiplies four bytes of a lane and adds the products to it, dot4 is

@@ -174,6 +174,7 @@ inline int32_t sum_i(I a) {
   return vaddvq_s32(vaddq_s32(vaddq_s32(a.v[0], a.v[1]), vaddq_s32(a.v[2], a.v[3])));
 }
 
+constexpr int kDotVectors = 1;  // vectors whose sums fit in the registers beside four row blocks
 enum class Kind { U4, U8, Mx };
 constexpr bool kHasDot4 = true;
 

@@ -325,7 +325,8 @@ inline void fast_vectors(FastBlock& b) {
       }
 #endif
       size_t t = 0;
-      for (; t + 4 <= b.n; t += 4) fast_span<K, Halves, R, 4>(b, codes, w, s, t, c[s & 7]);
+      for (; t + kDotVectors <= b.n; t += kDotVectors)
+        fast_span<K, Halves, R, kDotVectors>(b, codes, w, s, t, c[s & 7]);
       for (; t < b.n; ++t) fast_span<K, Halves, R, 1>(b, codes, w, s, t, c[s & 7]);
     }
     for (int r = 0; r < R; ++r) b.tile[r] += m.tile_bytes;
