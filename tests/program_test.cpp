@@ -155,6 +155,28 @@ TEST(Program, BackendsAreComparedStageByStage) {
   EXPECT_EQ(r.exit_code, 0) << r.out;
 }
 
+TEST(Program, BenchStaysWithinItsPlan) {
+  const auto r = test::run_program(
+      {"bench", test::golden_package("qwen3_moe"), "--prompt", "200", "-n", "0", "--repeat", "1", "--json"});
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const Json out = Json::parse(r.out);
+  EXPECT_GT(out["prefill"]["tokens_per_second"]["median"].get<double>(), 0);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need memory of their own
+  EXPECT_LE(out["peak_rss_bytes"].get<uint64_t>(), out["planned_bytes"].get<uint64_t>());
+#endif
+  EXPECT_EQ(test::run_program({"bench"}).exit_code, 2);
+}
+
+TEST(Program, InstructionSetsAndKvCachesAreChecked) {
+  const std::string package = test::golden_package("mixtral");
+  EXPECT_EQ(test::run_program({"run", package, "--tokens", "1", "-n", "1", "--isa", "mmx"}).exit_code, 2);
+  EXPECT_EQ(test::run_program({"run", package, "--tokens", "1", "-n", "1", "--kv", "q8"}).exit_code, 0);
+  const auto exact =
+      test::run_program({"run", package, "--tokens", "1", "-n", "1", "--kv", "q8", "--precision", "exact"});
+  EXPECT_EQ(exact.exit_code, 1);
+  EXPECT_NE(exact.err.find("f32"), std::string::npos) << exact.err;
+}
+
 TEST(Program, InspectDescribesBothKinds) {
   const auto checkpoint =
       run_program({"inspect", test::golden_checkpoint("qwen3_next"), "--json", "--tensors"});

@@ -137,8 +137,9 @@ void bench_model(const Options& o) {
   }
   const uint64_t peak = peak_memory();
   out["peak_rss_bytes"] = peak;
-  const MachineLimits m = limits(o, engine.threads());  // last: it needs memory of its own
-  out["memory_limit_bytes_per_second"] = m.memory_bytes_per_s;
+  std::optional<MachineLimits> m;  // last: it needs memory of its own
+  if (!uses.empty()) m = limits(o, engine.threads());
+  if (m) out["memory_limit_bytes_per_second"] = m->memory_bytes_per_s;
   if (o.json) {
     fmt::print("{}\n", out.dump(1));
     return;
@@ -146,7 +147,7 @@ void bench_model(const Options& o) {
   fmt::print("peak memory {}\n", format_bytes(peak));
   for (const Use& u : uses)
     fmt::print("decode at {} uses {:.0f} % of the {:.1f} GB/s that {} threads can read\n", u.depth,
-               100 * u.bytes_per_s / m.memory_bytes_per_s, m.memory_bytes_per_s / 1e9, m.threads);
+               100 * u.bytes_per_s / m->memory_bytes_per_s, m->memory_bytes_per_s / 1e9, m->threads);
 }
 
 }  // namespace
