@@ -88,6 +88,17 @@ void CpuBackend::add_to_residual(CpuStep& s, const float* y) {
   for (size_t i = 0; i < s.n * d; ++i) s.x[i] += y[i];
 }
 
+void CpuBackend::fetch_ahead(const CpuStep& s, const MatrixView& w) {
+  if (s.n == 1 && w) pool_.fetch_ahead(w.data, matrix_bytes(w.format, w.rows, w.cols));
+}
+
+void CpuBackend::fetch_next_layer(const CpuStep& s, const LayerWeights& layer) {
+  if (layer.index + 1 == w_.layers.size()) return fetch_ahead(s, w_.head);
+  const LayerWeights& next = w_.layers[layer.index + 1];
+  const MatrixView first[] = {next.attention.q.w, next.mla.q, next.mla.q_a.w, next.delta.qkv};
+  for (const MatrixView& w : first) fetch_ahead(s, w);
+}
+
 void CpuBackend::embed(Step& step) {
   CpuStep& s = own(step);
   pool_.run(s.n,
@@ -124,6 +135,7 @@ void CpuBackend::route(Step& step, const LayerWeights& layer) {
       {layer.router.w, layer.router.bias, s.h, nullptr, s.n, logits, moe.n_experts, true}};
   if (moe.shared_gated) jobs.push_back({layer.shared_gate, {}, s.h, nullptr, s.n, gates, 1, true});
   products_.run(jobs);
+  fetch_ahead(s, layer.shared.gate.w);
   tap(s, "router_logits", layer.index, logits, s.n, moe.n_experts);
 
   const RouterRule rule = router_rule(moe, layer.score_bias);
@@ -199,6 +211,7 @@ void CpuBackend::experts(Step& step, const LayerWeights& layer, ExpertStore& sto
                       &picks_[first[e]], first[e + 1] - first[e], each + first[e] * d});
   }
   feed_forward(inputs, s.h);
+  fetch_next_layer(s, layer);
 
   const float* gates = router_.get(0) + s.n * moe.n_experts;
   worker_floats_ = d;
@@ -221,6 +234,7 @@ void CpuBackend::mlp(Step& step, const LayerWeights& layer) {
   float* y = y_.get(s.n * m_.d_model);
   const ExpertInput input{layer.dense, Activation::Swiglu, nullptr, s.n, y};
   feed_forward({&input, 1}, h);
+  fetch_next_layer(s, layer);
   add_to_residual(s, y);
   tap(s, "mlp", layer.index, s.x, s.n, m_.d_model);
 }

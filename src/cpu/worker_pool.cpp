@@ -3,12 +3,17 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
+
 #include "base/threads.h"
 
 namespace moeflux {
 namespace {
 
 constexpr int kSpins = 4000;  // some hundreds of microseconds: longer than the gaps within a token
+
+constexpr size_t kAheadPiece = 1024;       // bytes between two looks at what is to be done
+constexpr size_t kMostAhead = 768 * 1024;  // of a hint: it must still be in the cache when it is used
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -52,9 +57,24 @@ void WorkerPool::run_region(size_t n, Call call, void* work) {
   if (sleepers_.load() > 0) region_.notify_all();
   take_items(0);
   for (int spins = 0; active_.load(std::memory_order_acquire) > 0; ++spins) {
-    relax();
+    wait_usefully();
     if (spins > kSpins / 8) sched_yield();  // the worker may be waiting for this very processor
   }
+}
+
+void WorkerPool::fetch_ahead(const void* data, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  ahead_end_.store(0, std::memory_order_relaxed);  // no thread takes the new begin with the old end
+  ahead_.store(begin, std::memory_order_relaxed);
+  ahead_end_.store(begin + std::min(bytes, kMostAhead), std::memory_order_relaxed);
+}
+
+void WorkerPool::wait_usefully() {
+  const uintptr_t end = ahead_end_.load(std::memory_order_relaxed);
+  if (ahead_.load(std::memory_order_relaxed) >= end) return relax();
+  const uintptr_t at = ahead_.fetch_add(kAheadPiece, std::memory_order_relaxed);
+  for (uintptr_t line = at; line < at + kAheadPiece && line < end; line += 64)
+    __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);  // never faults, whatever the address
 }
 
 void WorkerPool::take_items(size_t worker) {
@@ -65,7 +85,8 @@ void WorkerPool::take_items(size_t worker) {
 
 void WorkerPool::serve(size_t worker) {
   for (uint32_t seen = 0;;) {
-    for (int spins = 0; region_.load(std::memory_order_acquire) == seen && spins < kSpins; ++spins) relax();
+    for (int spins = 0; region_.load(std::memory_order_acquire) == seen && spins < kSpins; ++spins)
+      wait_usefully();
     if (region_.load(std::memory_order_acquire) == seen) {
       ++sleepers_;
       region_.wait(seen);

@@ -32,11 +32,16 @@ class WorkerPool {
         const_cast<void*>(static_cast<const void*>(&work)));
   }
 
+  // What will be read soon: threads that wait for others bring it into the cache meanwhile. A hint; a later
+  // one takes the place of the one before.
+  void fetch_ahead(const void* data, size_t bytes);
+
  private:
   using Call = void (*)(void* work, size_t item, size_t worker);
   void run_region(size_t n, Call call, void* work);
   void serve(size_t worker);
   void take_items(size_t worker);
+  void wait_usefully();
 
   // Of the current region: written by the caller before `region_` moves on, read by workers after.
   Call call_ = nullptr;
@@ -46,6 +51,8 @@ class WorkerPool {
   alignas(64) std::atomic<size_t> next_ = 0;      // next item
   alignas(64) std::atomic<uint32_t> active_ = 0;  // workers that have not finished the region
   alignas(64) std::atomic<uint32_t> sleepers_ = 0;
+  alignas(64) std::atomic<uintptr_t> ahead_ = 0;  // what fetch_ahead was given, less what has been fetched
+  std::atomic<uintptr_t> ahead_end_ = 0;
   std::atomic<bool> stop_ = false;
   std::vector<std::jthread> workers_;
 };
