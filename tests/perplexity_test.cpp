@@ -273,7 +273,8 @@ TEST(Perplexity, MemoryIsPlannedForALogitOfEveryTokenAndForBothModels) {
     return PerplexityMeter({package, exact(kCtx, chunk)}).engine().plan();
   };
   Engine engine(package, exact(kCtx, 32));
-  EXPECT_GE(plan(32).overhead_bytes - engine.plan().overhead_bytes, 31 * 512 * sizeof(float));
+  // A row of 512 logits, and the normed vector of 128 that it comes from: floats, int8 and scales.
+  EXPECT_EQ(plan(32).overhead_bytes - engine.plan().overhead_bytes, 31 * (512 * 4 + 128 * 4 + 128 + 2 * 32));
   EXPECT_EQ(plan(4096).overhead_bytes, plan(kCtx).overhead_bytes);  // no step is longer than the context
 
   EngineOptions capped = exact();

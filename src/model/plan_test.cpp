@@ -56,7 +56,9 @@ TEST(Plan, LogitsTakeTheRoomOfTheirRows) {
                .logit_rows = rows})
         .overhead_bytes;
   };
-  EXPECT_GE(overhead(8) - overhead(1), 7 * s.model.n_vocab * sizeof(float));
+  // A row of logits, and the normed vector that it comes from: floats, int8 and scales.
+  const uint64_t d = s.model.d_model;
+  EXPECT_EQ(overhead(8) - overhead(1), 7 * (s.model.n_vocab * sizeof(float) + 4 * d + d + d / 64 * 32));
   EXPECT_EQ(overhead(512), overhead(100));  // no step has more tokens than the context
 }
 
