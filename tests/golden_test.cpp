@@ -74,6 +74,30 @@ TEST_P(Golden, SameBitsForEveryThreadCountAndInstructionSetThreads) {
   }
 }
 
+// Beyond one partition of positions, parts are computed side by side or one after the other, as threads
+// allow.
+TEST(LongContext, PartsGiveTheSameBitsForEveryThreadCountThreads) {
+  for (const char* family : {"qwen3_moe", "qwen3_5_moe", "gpt_oss"}) {
+    std::vector<Token> tokens;
+    for (Token t = 0; t < kPartition + 80; ++t) tokens.push_back(t * 37 % 500);
+    const auto last_logits = [&](EngineOptions o) {
+      o.ctx = tokens.size();
+      Engine engine(test::golden_package(family), o);
+      const auto sequence = engine.make_sequence();
+      const auto all = std::span(tokens);
+      engine.eval(*sequence, all.first(tokens.size() - 1));
+      return engine.eval(*sequence, all.last(1));
+    };
+    EngineOptions o = with("cpu", Precision::Exact);
+    o.threads = 1;
+    const std::vector<float> one = last_logits(o);
+    o.threads = 5;
+    EXPECT_EQ(last_logits(o), one) << family;
+    const std::vector<float> want = last_logits(with("cpu-ref", Precision::Exact));
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(one[i], want[i], 1e-4) << family;
+  }
+}
+
 TEST_P(Golden, FewExpertSlotsChangeNothing) {
   EngineOptions o = with("cpu", Precision::Fast);
   const std::vector<float> all = logits_of(test::golden_package(GetParam()), o);

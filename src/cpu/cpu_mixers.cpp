@@ -78,12 +78,13 @@ void CpuBackend::attend_parts(const Queries& q, size_t head, size_t first, size_
 // Few rows and a long context: the parts are computed side by side and merged in order.
 void CpuBackend::attend_split(const Queries& q, size_t blocks, size_t parts) {
   const KvHead& any = q.sequence->kv(q.layer, 0);
-  const size_t dim = any.value_dim, total = q.count * q.group, slot = kRows * (dim + 2);
+  const size_t dim = any.value_dim, total = q.count * q.group, rows_each = std::min(kRows, total),
+               slot = rows_each * (dim + 2);
   float* sums = parts_.get(q.kv_heads * blocks * parts * slot);
   const auto work = [&](size_t item, size_t worker) {
     const size_t p = item % parts, block = item / parts % blocks, head = item / parts / blocks;
     const size_t first = block * kRows, n = std::min(kRows, total - first);
-    float *out = sums + item * slot, *state = out + kRows * dim;
+    float *out = sums + item * slot, *state = out + rows_each * dim;
     AttendRow rows[kRows];
     size_t end = 0;
     const size_t begin = fill_rows(q, head, first, n, out, state, rows, &end);
@@ -103,7 +104,7 @@ void CpuBackend::attend_split(const Queries& q, size_t blocks, size_t parts) {
     fill_rows(q, head, first, n, nullptr, state, rows, &end);
     for (size_t p = 0; p < parts; ++p)
       for (size_t r = 0; r < n; ++r) {
-        float *out = sums + (item * parts + p) * slot, *from = out + kRows * dim + 2 * r;
+        float *out = sums + (item * parts + p) * slot, *from = out + rows_each * dim + 2 * r;
         const AttendRow part{nullptr, out + r * dim, from, 0, 0};
         if (p == 0) {
           std::copy_n(part.out, dim, rows[r].out);

@@ -70,7 +70,6 @@ class CpuBackend : public Backend {
     Vector sinks;
   };
   void attend(const Queries& queries);
-  struct RowBlock;
   size_t fill_rows(const Queries& q, size_t head, size_t first, size_t n, float* out, float* state,
                    AttendRow* rows, size_t* end) const;
   void attend_parts(const Queries& q, size_t head, size_t first, size_t n, size_t worker);
