@@ -46,7 +46,7 @@ std::unique_ptr<Sequence> CpuBackend::make_sequence(size_t capacity) {
 
 bool CpuBackend::tap(const CpuStep& s, std::string_view name, uint64_t layer, float* values, size_t rows,
                      size_t cols) {
-  return s.tap && s.tap({name, layer, rows, cols, {values, rows * cols}});
+  return s.tap.wants(name) && s.tap.call({name, layer, rows, cols, {values, rows * cols}});
 }
 
 CpuBackend::Run CpuBackend::run_of(const Slice& slice) const {
@@ -145,7 +145,7 @@ void CpuBackend::route(Step& step, const LayerWeights& layer) {
     route_ref(rule, {&logits[t * moe.n_experts], moe.n_experts}, &s.ids[t * moe.top_k],
               &s.weights[t * moe.top_k]);
   });
-  if (s.tap) {
+  if (s.tap.wants("topk_ids")) {
     std::vector<float> ids(s.ids, s.ids + s.n * moe.top_k);
     if (tap(s, "topk_ids", layer.index, ids.data(), s.n, moe.top_k))
       for (size_t i = 0; i < ids.size(); ++i) s.ids[i] = static_cast<uint32_t>(ids[i]);

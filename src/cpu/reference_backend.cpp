@@ -150,7 +150,7 @@ class ReferenceBackend : public Backend {
     for (size_t t = 0; t < s.n; ++t)
       route_ref(rule, {&logits[t * moe.n_experts], moe.n_experts}, &s.ids[t * moe.top_k],
                 &s.weights[t * moe.top_k]);
-    if (s.tap) {
+    if (s.tap.wants("topk_ids")) {
       Floats ids(s.ids.begin(), s.ids.end());
       if (tap(s, "topk_ids", layer.index, ids, moe.top_k)) s.ids.assign(ids.begin(), ids.end());
       tap(s, "topk_weights", layer.index, s.weights, moe.top_k);
@@ -195,14 +195,14 @@ class ReferenceBackend : public Backend {
     for (size_t i = 0; i < s.batch.logit_rows.size(); ++i)
       linear_rows(w_.head, 0, m_.n_vocab, &h[s.batch.logit_rows[i] * m_.d_model], 1, m_.d_model,
                   &out[i * m_.n_vocab], m_.n_vocab);
-    if (s.tap) s.tap({"logits", m_.n_layers(), s.batch.logit_rows.size(), m_.n_vocab, out});
+    if (s.tap) s.tap.call({"logits", m_.n_layers(), s.batch.logit_rows.size(), m_.n_vocab, out});
   }
 
  private:
   // -- small things
 
   bool tap(ReferenceStep& s, std::string_view name, uint64_t layer, Floats& values, size_t cols) const {
-    return s.tap && s.tap({name, layer, values.size() / cols, cols, values});
+    return s.tap.wants(name) && s.tap.call({name, layer, values.size() / cols, cols, values});
   }
 
   static void add(Floats& x, const Floats& y) {

@@ -40,13 +40,12 @@ double kl_divergence(const LogSoftmax& p, const LogSoftmax& q) {
 using Picks = std::map<uint64_t, std::vector<float>>;  // layer -> [tokens, top_k]
 
 Tap pick_recorder(Picks& picks) {
-  return [&](const TapTensor& t) {
-    if (t.name == "topk_ids") {
-      auto& layer = picks[t.layer];
-      layer.insert(layer.end(), t.values.begin(), t.values.end());
-    }
-    return false;
-  };
+  return {[&](const TapTensor& t) {
+            auto& layer = picks[t.layer];
+            layer.insert(layer.end(), t.values.begin(), t.values.end());
+            return false;
+          },
+          true};
 }
 
 // One pass over the documents.

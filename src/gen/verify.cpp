@@ -91,11 +91,11 @@ double largest_difference(std::span<const float> a, std::span<const float> b) {
 using Stages = std::map<std::pair<std::string, uint64_t>, std::vector<float>>;
 
 Tap recorder(Stages& stages) {
-  return [&](const TapTensor& t) {
+  return {[&](const TapTensor& t) {
     auto& v = stages[{std::string(t.name), t.layer}];
     v.insert(v.end(), t.values.begin(), t.values.end());
     return false;
-  };
+  }};
 }
 
 class GoldenCheck {
@@ -308,7 +308,7 @@ std::vector<VerifyItem> verify_against(const fs::path& package, const EngineOpti
     const auto s1 = first.make_sequence(), s2 = second.make_sequence();
     first.eval(*s1, prompts[i], 1, recorder(stages));
     StageComparison comparison(stages);
-    second.eval(*s2, prompts[i], 1, std::ref(comparison));
+    second.eval(*s2, prompts[i], 1, {std::ref(comparison)});
     for (VerifyItem& item : comparison.items(bound)) {
       item.name = fmt::format("p{} {}", i, item.name);
       items.push_back(std::move(item));

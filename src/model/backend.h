@@ -62,7 +62,13 @@ struct TapTensor {
   size_t rows, cols;
   std::span<float> values;
 };
-using Tap = std::function<bool(const TapTensor&)>;
+struct Tap {
+  std::function<bool(const TapTensor&)> call = {};
+  bool only_routes = false;  // sees topk_ids alone, and the step spends nothing on the rest
+
+  bool wants(std::string_view name) const { return call && (!only_routes || name == "topk_ids"); }
+  explicit operator bool() const { return call && !only_routes; }  // sees everything
+};
 
 // The activations of one batch on its way through the layers.
 class Step {

@@ -10,16 +10,13 @@
 #include <span>
 
 #include "package/package.h"
+#include "store/store_stats.h"
 
 namespace moeflux {
 
 struct ExpertKey {
   uint64_t layer, expert;
   auto operator<=>(const ExpertKey&) const = default;
-};
-
-struct StoreStats {
-  uint64_t hits = 0, misses = 0, bytes_read = 0;
 };
 
 class ExpertStore {
