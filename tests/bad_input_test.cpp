@@ -24,7 +24,7 @@ Manifest read_whole(const fs::path& folder) {
   for (const ExpertLayer& l : package.manifest().layers)
     for (uint64_t e = 0; e < l.n_experts(); ++e) {
       std::vector<std::byte> record(l.record_bytes);
-      package.read_record(l, e, record, true);
+      package.read_record(l, e, record);
     }
   return package.manifest();
 }

@@ -244,7 +244,7 @@ TEST(Convert, PackedInt4IsKept) {
   const Package package(temp / "pk");
   const ExpertLayer& l = package.manifest().layers[1];
   std::vector<std::byte> record(l.record_bytes);
-  package.read_record(l, 9, record, true);
+  package.read_record(l, 9, record);
   const MlpWeights w = bind_expert(l, record);
   const auto& values = want.at("model.layers.2.mlp.experts.9.up_proj");
   std::vector<float> row(w.up.w.cols);

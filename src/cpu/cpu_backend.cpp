@@ -13,6 +13,8 @@ namespace {
 
 CpuStep& own(Step& step) { return static_cast<CpuStep&>(step); }
 
+constexpr size_t kSweepLeases = 8;
+
 }  // namespace
 
 // One expert (or dense part) of a layer and the tokens that go through it; results go to out, token by token.
@@ -176,41 +178,55 @@ void CpuBackend::feed_forward(std::span<const ExpertInput> inputs, const Panel& 
   products_.run(down);
 }
 
-void CpuBackend::experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
+void CpuBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
   CpuStep& s = own(step);
   const MoeConfig& moe = m_.moe;
-  const size_t d = m_.d_model, k = moe.top_k, n_picks = s.n * k;
-
+  const size_t n_picks = s.n * moe.top_k;
   // Picks sorted by expert: picks_ holds their tokens, pick_row_ where each one's result goes.
-  std::vector<uint32_t> first(moe.n_experts + 1);
-  for (size_t i = 0; i < n_picks; ++i) ++first[s.ids[i] + 1];
-  for (size_t e = 0; e < moe.n_experts; ++e) first[e + 1] += first[e];
+  first_pick_.assign(moe.n_experts + 1, 0);
+  for (size_t i = 0; i < n_picks; ++i) ++first_pick_[s.ids[i] + 1];
+  for (size_t e = 0; e < moe.n_experts; ++e) first_pick_[e + 1] += first_pick_[e];
   picks_.resize(n_picks);
   pick_row_.resize(n_picks);
-  std::vector<uint32_t> next(first.begin(), first.end() - 1);
+  std::vector<uint32_t> next(first_pick_.begin(), first_pick_.end() - 1);
   for (size_t i = 0; i < n_picks; ++i) {
     pick_row_[i] = next[s.ids[i]]++;
-    picks_[pick_row_[i]] = static_cast<uint32_t>(i / k);
+    picks_[pick_row_[i]] = static_cast<uint32_t>(i / moe.top_k);
   }
+  std::vector<ExpertKey> keys;
+  for (uint32_t e = 0; e < moe.n_experts; ++e)
+    if (first_pick_[e] < first_pick_[e + 1]) keys.push_back({layer.index, e});
+  s.demand.emplace(store, keys, s.n > kSweepTokens ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode);
+}
 
-  float* each = each_.get(n_picks * d);
+void CpuBackend::complete_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
+  CpuStep& s = own(step);
+  const MoeConfig& moe = m_.moe;
+  const size_t d = m_.d_model, k = moe.top_k;
+  float* each = each_.get(s.n * k * d);
   float* shared = moe.shared_width ? shared_.get(s.n * d) : nullptr;
   std::vector<ExpertStore::Lease> leases;
   std::vector<ExpertInput> inputs;
   if (shared) inputs.push_back({layer.shared, Activation::Swiglu, nullptr, s.n, shared});
-  const size_t most = store.most_leases(layer.index);
-  for (uint32_t e = 0; e < moe.n_experts; ++e) {
-    if (first[e] == first[e + 1]) continue;
-    if (leases.size() == most) {
-      feed_forward(inputs, s.h);
-      inputs.clear();
-      leases.clear();
-    }
-    leases.push_back(store.lease({layer.index, e}));
-    inputs.push_back({bind_expert(store.layer(layer.index), leases.back().bytes()), moe.activation,
-                      &picks_[first[e]], first[e + 1] - first[e], each + first[e] * d});
+  if (shared && !s.demand->any_ready()) {  // there is something to do before the first expert arrives
+    feed_forward(inputs, s.h);
+    inputs.clear();
   }
-  feed_forward(inputs, s.h);
+  // What is there is computed while the rest is on its way. In a sweep few at a time: their slots are then
+  // free for the experts that follow.
+  const size_t most = s.n > kSweepTokens ? kSweepLeases : SIZE_MAX;
+  while (s.demand->take(leases, most)) {
+    for (const ExpertStore::Lease& lease : leases) {
+      const uint64_t e = lease.key().expert;
+      inputs.push_back({bind_expert(store.layer(layer.index), lease.bytes()), moe.activation,
+                        &picks_[first_pick_[e]], first_pick_[e + 1] - first_pick_[e],
+                        each + first_pick_[e] * d});
+    }
+    feed_forward(inputs, s.h);
+    inputs.clear();
+    leases.clear();
+  }
+  s.demand.reset();
   fetch_next_layer(s, layer);
 
   const float* gates = router_.get(0) + s.n * moe.n_experts;
@@ -225,6 +241,28 @@ void CpuBackend::experts(Step& step, const LayerWeights& layer, ExpertStore& sto
     for (size_t i = 0; i < d; ++i) s.x[t * d + i] += sum[i];
   });
   tap(s, "mlp", layer.index, s.x, s.n, d);
+}
+
+std::span<const uint32_t> CpuBackend::chosen(const Step& step) const {
+  const auto& s = static_cast<const CpuStep&>(step);
+  return {s.ids, s.n * m_.moe.top_k};
+}
+
+std::span<const uint32_t> CpuBackend::guess(Step& step, const LayerWeights& later) {
+  CpuStep& s = own(step);
+  const MoeConfig& moe = m_.moe;
+  const Panel h = guess_h_.make(s.n, m_.d_model);
+  norm(s.x, s.n, later.mlp_norm, m_.norm_eps, h);
+  float* logits = guess_logits_.get(s.n * (moe.n_experts + moe.top_k));
+  float* weights = logits + s.n * moe.n_experts;
+  const Product p{later.router.w, later.router.bias, h, nullptr, s.n, logits, moe.n_experts, true};
+  products_.run({&p, 1});
+  guess_.resize(s.n * moe.top_k);
+  const RouterRule rule = router_rule(moe, later.score_bias);
+  for (size_t t = 0; t < s.n; ++t)
+    route_ref(rule, {&logits[t * moe.n_experts], moe.n_experts}, &guess_[t * moe.top_k],
+              &weights[t * moe.top_k]);
+  return guess_;
 }
 
 void CpuBackend::mlp(Step& step, const LayerWeights& layer) {

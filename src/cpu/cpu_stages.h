@@ -19,6 +19,7 @@ struct CpuStep : Step {
   const float *cosine = nullptr, *sine = nullptr;  // [n, rope.dim / 2]: of each token's position
   uint32_t* ids = nullptr;                         // [n, top_k]
   float* weights = nullptr;                        // [n, top_k]
+  std::optional<ExpertStore::Demand> demand;       // of the layer whose experts are under way
 };
 
 class CpuBackend : public Backend {
@@ -31,7 +32,10 @@ class CpuBackend : public Backend {
   void embed(Step& step) override;
   void attention(Step& step, const LayerWeights& layer) override;
   void route(Step& step, const LayerWeights& layer) override;
-  void experts(Step& step, const LayerWeights& layer, ExpertStore& store) override;
+  void begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) override;
+  void complete_experts(Step& step, const LayerWeights& layer, ExpertStore& store) override;
+  std::span<const uint32_t> chosen(const Step& step) const override;
+  std::span<const uint32_t> guess(Step& step, const LayerWeights& later) override;
   void mlp(Step& step, const LayerWeights& layer) override;
   void logits(Step& step, std::span<float> out) override;
 
@@ -87,11 +91,13 @@ class CpuBackend : public Backend {
   std::vector<std::vector<float>> conv_taps_;  // per layer: [conv_width, channels]
 
   // Working memory of the step under way.
-  Scratch<float> x_, rope_, y_, router_, router_weights_, each_, shared_, q_, k_, v_, gate_, parts_, worker_;
+  Scratch<float> x_, rope_, y_, router_, router_weights_, guess_logits_, each_, shared_, q_, k_, v_, gate_,
+      parts_, worker_;
   Scratch<uint32_t> ids_;
-  std::vector<uint32_t> picks_, pick_row_;
+  std::vector<uint32_t> first_pick_, picks_, pick_row_;  // of the layer under way, sorted by expert
+  std::vector<uint32_t> guess_;
   size_t worker_floats_ = 0;  // of each thread in worker_
-  Activations h_, mixed_, hidden_, latent_, wanted_;
+  Activations h_, mixed_, hidden_, latent_, wanted_, guess_h_;
 };
 
 }  // namespace moeflux

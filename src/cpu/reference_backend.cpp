@@ -157,7 +157,15 @@ class ReferenceBackend : public Backend {
     }
   }
 
-  void experts(Step& step, const LayerWeights& layer, ExpertStore& store) override {
+  void begin_experts(Step&, const LayerWeights&, ExpertStore&) override {}
+
+  std::span<const uint32_t> chosen(const Step& step) const override {
+    return static_cast<const ReferenceStep&>(step).ids;
+  }
+
+  std::span<const uint32_t> guess(Step&, const LayerWeights&) override { return {}; }
+
+  void complete_experts(Step& step, const LayerWeights& layer, ExpertStore& store) override {
     auto& s = static_cast<ReferenceStep&>(step);
     const size_t d = m_.d_model, k = m_.moe.top_k;
     std::map<uint32_t, std::vector<size_t>> picks;  // expert -> indices into [n, k]

@@ -17,8 +17,6 @@ ModelConfig matched_config(const Package& package) {
   return config;
 }
 
-constexpr size_t kLoadThreads = 8;  // reads in flight: drives answer several at once faster than one
-
 size_t thread_count(const EngineOptions& o) { return o.threads ? o.threads : usable_cores().size(); }
 
 KvType kv_type(const EngineOptions& o) {
@@ -58,6 +56,17 @@ PlanRequest plan_request(const EngineOptions& o) {
           .threads = thread_count(o)};
 }
 
+StoreOptions store_options(const EngineOptions& o, const MemoryPlan& plan, const ReadSettings& reads) {
+  return {.budget_bytes = plan.ram_slot_bytes,
+          .check_reads = o.check_reads,
+          .policy = o.policy,
+          .reads = reads,
+          .register_memory = o.register_memory,
+          .read_timeout = o.read_timeout,
+          .trace = o.trace,
+          .wrap_queue = o.wrap_queue};
+}
+
 }  // namespace
 
 std::vector<std::string> isa_names() {
@@ -70,16 +79,17 @@ std::vector<std::string> backend_names() { return {"cpu", "cpu-ref"}; }
 
 Engine::Engine(const fs::path& package, const EngineOptions& options)
     : options_(options),
-      package_(package),
+      package_(package, options.stripes),
       config_(matched_config(package_)),
       plan_(make_plan(config_, package_.manifest(), plan_request(options))),
+      drive_(probe_drive(package_.record_files(), options.reads)),
       resident_(package_, thread_count(options)),
       weights_(bind_weights(config_, package_.manifest(), resident_)),
-      store_(package_, plan_.ram_slot_bytes, options.check_reads),
+      store_(package_, store_options(options, plan_, drive_.settings)),
       backend_(make_backend(options, config_, weights_)),
       model_(config_, weights_, *backend_, store_) {}
 
-void Engine::load_experts() { store_.load_all(std::max<size_t>(threads(), kLoadThreads)); }
+void Engine::load_experts() { store_.load_all(); }
 size_t Engine::threads() const { return thread_count(options_); }
 
 std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> tokens, size_t rows,

@@ -21,6 +21,13 @@ struct EngineOptions {
   std::optional<KvType> kv = {};  // default: f32 in exact precision, bf16 in fast
   std::string isa = "auto";
   bool check_reads = true;
+  std::vector<fs::path> stripes = {};  // further folders with expert files
+  ReadWishes reads = {};
+  std::string policy = policy_names().front();
+  std::chrono::milliseconds read_timeout{30'000};
+  bool register_memory = false;
+  Trace* trace = nullptr;
+  decltype(StoreOptions::wrap_queue) wrap_queue = {};  // for tests
 };
 
 std::vector<std::string> backend_names();
@@ -34,7 +41,9 @@ class Engine {
   const ModelConfig& config() const { return config_; }
   const Package& package() const { return package_; }
   const MemoryPlan& plan() const { return plan_; }
-  const StoreStats& store_stats() const { return store_.stats(); }
+  StoreStats store_stats() const { return store_.stats(); }
+  const ExpertStore& store() const { return store_; }
+  const DriveSpeed& drive() const { return drive_; }  // how experts are read; a speed of 0: not measured
   // Reads all experts now, where there is memory for all of them; otherwise they come as they are needed.
   void load_experts();
   size_t threads() const;
@@ -53,6 +62,7 @@ class Engine {
   Package package_;
   ModelConfig config_;
   MemoryPlan plan_;
+  DriveSpeed drive_;
   ResidentWeights resident_;
   ModelWeights weights_;
   ExpertStore store_;

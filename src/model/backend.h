@@ -87,8 +87,16 @@ class Backend {
   virtual void attention(Step& step,
                          const LayerWeights& layer) = 0;          // x += mix(norm(x)); appends to the caches
   virtual void route(Step& step, const LayerWeights& layer) = 0;  // h = norm(x); top-k per token
-  virtual void experts(Step& step, const LayerWeights& layer,
-                       ExpertStore& store) = 0;                 // x += sum of experts(h)
+  // x += sum of experts(h), in two halves: reads of missing experts are asked for in the first, and the step
+  // may do other things than arithmetic of later layers before the second. A step holds at most one such
+  // layer; destroying the step discards it.
+  virtual void begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) = 0;
+  virtual void complete_experts(Step& step, const LayerWeights& layer, ExpertStore& store) = 0;
+  // The experts that route chose, [tokens, top_k], where the host can see them; else empty.
+  virtual std::span<const uint32_t> chosen(const Step& step) const = 0;
+  // What the router of a later layer would choose for the tokens as they are now, before the experts under
+  // way are added: a guess, for reading ahead. May be empty.
+  virtual std::span<const uint32_t> guess(Step& step, const LayerWeights& later) = 0;
   virtual void mlp(Step& step, const LayerWeights& layer) = 0;  // x += mlp(norm(x)): dense layers
   virtual void logits(Step& step, std::span<float> out) = 0;    // [logit_rows, n_vocab]
 };

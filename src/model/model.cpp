@@ -17,7 +17,9 @@ void Model::forward(const Batch& batch, std::span<float> logits, const Tap& tap)
     backend_.attention(*step, layer);
     if (layer.config->sparse) {
       backend_.route(*step, layer);
-      backend_.experts(*step, layer, store_);
+      backend_.begin_experts(*step, layer, store_);
+      expect_next(*step, layer, batch.tokens.size());
+      backend_.complete_experts(*step, layer, store_);
     } else {
       backend_.mlp(*step, layer);
     }
@@ -27,6 +29,20 @@ void Model::forward(const Batch& batch, std::span<float> logits, const Tap& tap)
   for (const Slice& s : batch.slices) {
     s.sequence->position_ += s.count;
     s.sequence->broken_ = false;
+  }
+}
+
+// While this layer's experts are on their way, those of the next layer are lined up behind them.
+void Model::expect_next(Step& step, const LayerWeights& layer, size_t n_tokens) {
+  if (store_.holds_all()) return;
+  const LayerWeights* next = nullptr;
+  for (size_t i = layer.index + 1; i < weights_.layers.size() && !next; ++i)
+    if (weights_.layers[i].config->sparse) next = &weights_.layers[i];
+  if (!next) return;
+  if (n_tokens > kSweepTokens) {  // a sweep wants nearly all of them
+    std::vector<ExpertKey> keys;
+    for (uint64_t e = 0; e < config_.moe.n_experts; ++e) keys.push_back({next->index, e});
+    store_.expect(keys, ExpertStore::Use::Sweep);
   }
 }
 

@@ -19,6 +19,7 @@ class Model {
 
  private:
   void check_batch(const Batch& batch) const;
+  void expect_next(Step& step, const LayerWeights& layer, size_t n_tokens);
 
   const ModelConfig& config_;
   const ModelWeights& weights_;

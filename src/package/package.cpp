@@ -35,23 +35,31 @@ Json checked_config(const fs::path& folder, const Manifest& manifest) {
 
 }  // namespace
 
-Package::Package(const fs::path& folder)
+Package::Package(const fs::path& folder, std::vector<fs::path> stripes)
     : folder_(folder),
       manifest_(parse_manifest(package_file(folder, "moeflux.json", kMaxManifestBytes),
                                (folder / "moeflux.json").string())),
       config_(std::make_unique<const Json>(checked_config(folder, manifest_))),
       resident_(File::open_read(folder / "resident.safetensors")) {
   match_resident_table();
-  for (const ExpertLayer& layer : manifest_.layers) {
-    File file = File::open_read(folder / layer.file);
-    const uint64_t want = layer.record_bytes * layer.n_experts(), have = file.size();
-    if (have != want)
-      fail(Errc::Corrupt, "{}: {} bytes, but {} experts of {} bytes make {}", file.path().string(), have,
-           layer.n_experts(), layer.record_bytes, want);
-    experts_.emplace(layer.layer, std::move(file));
-    if (auto direct = File::open_direct(folder / layer.file))
-      direct_.emplace(layer.layer, std::move(*direct));
+  for (const ExpertLayer& layer : manifest_.layers) open_layer(layer, folder / layer.file);
+  for (const fs::path& stripe : stripes) {
+    bool any = false;
+    for (const ExpertLayer& layer : manifest_.layers)
+      if (fs::exists(stripe / layer.file)) open_layer(layer, stripe / layer.file), any = true;
+    if (!any && !manifest_.layers.empty())
+      fail(Errc::NotFound, "{}: no expert file of {} there ({} and so on)", stripe.string(), folder.string(),
+           manifest_.layers[0].file);
   }
+}
+
+void Package::open_layer(const ExpertLayer& layer, const fs::path& path) {
+  File file = File::open_read(path);
+  const uint64_t want = layer.record_bytes * layer.n_experts(), have = file.size();
+  if (have != want)
+    fail(Errc::Corrupt, "{}: {} bytes, but {} experts of {} bytes make {}", path.string(), have,
+         layer.n_experts(), layer.record_bytes, want);
+  experts_[layer.layer].push_back({std::move(file), File::open_direct(path)});
 }
 
 Package::~Package() = default;
@@ -78,16 +86,35 @@ void Package::match_resident_table() {
     fail(Errc::Corrupt, "{}: tensor {} is not in the manifest", where, table.begin()->first);
 }
 
-void Package::read_record(const ExpertLayer& layer, uint64_t expert, std::span<std::byte> into,
-                          bool check_sum, bool direct) const {
-  check(expert < layer.n_experts() && into.size() == layer.record_bytes, "one record of the layer");
-  const auto past_cache = direct_.find(layer.layer);
-  const File& file = direct && past_cache != direct_.end() ? past_cache->second : experts_.at(layer.layer);
-  file.read_at(expert * layer.record_bytes, into);
-  if (check_sum && xxh3(into) != layer.xxh3[expert])
-    fail(Errc::Corrupt, "{}: expert {} (bytes {}..{}) has checksum {}, want {}", file.path().string(), expert,
-         expert * layer.record_bytes, (expert + 1) * layer.record_bytes, to_hex(xxh3(into)),
-         to_hex(layer.xxh3[expert]));
+Package::RecordPlace Package::place(const ExpertLayer& layer, uint64_t expert) const {
+  check(expert < layer.n_experts(), "an expert of the layer");
+  const std::vector<LayerFile>& files = experts_.at(layer.layer);
+  const LayerFile& file = files[expert % files.size()];
+  return {&file.buffered, file.direct ? &*file.direct : nullptr, expert * layer.record_bytes};
+}
+
+std::vector<RecordFile> Package::record_files() const {
+  std::vector<RecordFile> list;
+  for (const ExpertLayer& layer : manifest_.layers)
+    for (const LayerFile& f : experts_.at(layer.layer))
+      list.push_back({&f.buffered, f.direct ? &*f.direct : nullptr, layer.record_bytes, layer.n_experts()});
+  return list;
+}
+
+void Package::read_record(const ExpertLayer& layer, uint64_t expert, std::span<std::byte> into) const {
+  check(into.size() == layer.record_bytes, "room for one record");
+  const RecordPlace at = place(layer, expert);
+  at.buffered->read_at(at.offset, into);
+  check_record(layer, expert, into);
+}
+
+void Package::check_record(const ExpertLayer& layer, uint64_t expert,
+                           std::span<const std::byte> bytes) const {
+  const uint64_t sum = xxh3(bytes);
+  if (sum == layer.xxh3[expert]) return;
+  const RecordPlace at = place(layer, expert);
+  fail(Errc::Corrupt, "{}: expert {} (bytes {}..{}) has checksum {}, want {}", at.buffered->path().string(),
+       expert, at.offset, at.offset + layer.record_bytes, to_hex(sum), to_hex(layer.xxh3[expert]));
 }
 
 void Package::read_resident(const ResidentTensor& r, std::span<std::byte> into) const {

@@ -9,14 +9,16 @@
 
 #include "base/buffer.h"
 #include "base/json_fwd.h"
-#include "io/file.h"
+#include "io/drive.h"
 #include "package/manifest.h"
 
 namespace moeflux {
 
 class Package {
  public:
-  explicit Package(const fs::path& folder);  // throws Error naming the file, the field and the numbers
+  // Throws Error naming the file, the field and the numbers. Expert files may lie in further folders as well
+  // (docs/FORMAT.md, "Stripes"): each record is then read from one of them, in turn.
+  explicit Package(const fs::path& folder, std::vector<fs::path> stripes = {});
   ~Package();
 
   const fs::path& folder() const { return folder_; }
@@ -24,11 +26,19 @@ class Package {
   const Json& config() const { return *config_; }
   std::string config_path() const { return (folder_ / "config.json").string(); }
 
-  // Reads one expert record of record_bytes; with `check`, compares its checksum. Throws Error{Io | Corrupt}.
-  // `direct`: past the page cache where that is possible, for reading everything once; `into` is
-  // page-aligned.
-  void read_record(const ExpertLayer& layer, uint64_t expert, std::span<std::byte> into, bool check,
-                   bool direct = false) const;
+  // Where an expert's record lies; `direct` is null where the file system has no reads past the page cache.
+  struct RecordPlace {
+    const File* buffered;
+    const File* direct;
+    uint64_t offset;
+  };
+  RecordPlace place(const ExpertLayer& layer, uint64_t expert) const;
+  std::vector<RecordFile> record_files() const;
+  // Reads one record of record_bytes, now, through the page cache, and compares its checksum. Throws
+  // Error{Io | Corrupt}.
+  void read_record(const ExpertLayer& layer, uint64_t expert, std::span<std::byte> into) const;
+  // Whether these bytes are the expert's record; throws Error{Corrupt} if not.
+  void check_record(const ExpertLayer& layer, uint64_t expert, std::span<const std::byte> bytes) const;
   // Reads one resident tensor (bytes rounded up to kTensorAlignment) and compares its checksum.
   void read_resident(const ResidentTensor& tensor, std::span<std::byte> into) const;
 
@@ -39,7 +49,12 @@ class Package {
   Manifest manifest_;
   std::unique_ptr<const Json> config_;
   File resident_;
-  std::map<uint64_t, File> experts_, direct_;
+  struct LayerFile {
+    File buffered;
+    std::optional<File> direct;
+  };
+  void open_layer(const ExpertLayer& layer, const fs::path& path);
+  std::map<uint64_t, std::vector<LayerFile>> experts_;  // by layer: one file, and one per stripe that has it
 };
 
 // All resident tensors of a package in one buffer.

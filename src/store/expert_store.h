@@ -1,15 +1,29 @@
-// Hands out routed experts. A lease pins an expert's bytes for as long as it lives; a failed read is an Error
-// at the caller and leaves the store usable. This store reads when asked and keeps what fits in its budget
-// (least recently used goes first), one class of slots per record size. One thread at a time.
+// Hands out routed experts. A fixed number of slots, carved from one budget, hold expert records; a Demand
+// asks for experts and gets leases of them in the order of their arrival, those in memory first; a lease pins
+// an expert's bytes for as long as it lives. Reads go on while experts are computed. The store never pins
+// more than fits, so that a demand may name more experts than there are slots, and several demands share one
+// load of the same expert.
+//
+// A read that fails, ends early, does not return in time or gives bytes with a wrong checksum is an Error at
+// whoever asked for that expert; the store stays usable, and the next demand tries again. What was expected,
+// prefetched or evicted changes time, never results.
+//
+// All functions may be called by any thread; one Demand or Lease belongs to one thread at a time.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 
+#include "base/error.h"
+#include "base/trace.h"
 #include "package/package.h"
+#include "store/loader.h"
+#include "store/policy.h"
 #include "store/store_stats.h"
 
 namespace moeflux {
@@ -19,48 +33,136 @@ struct ExpertKey {
   auto operator<=>(const ExpertKey&) const = default;
 };
 
+// A step of more tokens than this is a sweep: it touches so many experts that keeping them would flush what
+// decoding uses.
+inline constexpr size_t kSweepTokens = 32;
+
+struct StoreOptions {
+  uint64_t budget_bytes = 0;  // of slots, over all classes
+  bool check_reads = true;
+  std::string policy = policy_names().front();
+  ReadSettings reads;
+  bool register_memory = false;  // with the kernel, once and for all: takes all slots' memory at once
+  std::chrono::milliseconds read_timeout{30'000};
+  Trace* trace = nullptr;
+  // Tests put a queue that misbehaves before the real one.
+  std::function<std::unique_ptr<ReadQueue>(std::unique_ptr<ReadQueue>)> wrap_queue = {};
+};
+
 class ExpertStore {
   struct Slot;
+  struct SlotClass;
 
  public:
+  // Decode: experts are kept as the policy says. Sweep: a prompt touches nearly all experts once; they pass
+  // through a few slots and leave what decoding uses in place.
+  enum class Use : uint8_t { Decode, Sweep };
+
   class Lease {  // while it lives, the expert's bytes stay where they are
    public:
-    explicit Lease(Slot& slot) noexcept;
     Lease(Lease&& o) noexcept;
     Lease& operator=(Lease&&) = delete;
     ~Lease();
+    ExpertKey key() const noexcept;
     std::span<const std::byte> bytes() const noexcept;
 
    private:
-    Slot* slot_;
+    friend class ExpertStore;
+    Lease(ExpertStore& store, Slot& slot) noexcept : store_(&store), slot_(&slot) {}
+    ExpertStore* store_;
+    Slot* slot_;  // null: moved away
   };
 
-  // `budget_bytes` of slots over all classes; throws Error{OutOfMemory} if not even one expert of each class
-  // fits.
-  ExpertStore(const Package& package, uint64_t budget_bytes, bool check_reads);
+  // Experts that are wanted now. Destroying it discards what has not been taken: reads under way then end in
+  // the cache.
+  class Demand {
+   public:
+    Demand(ExpertStore& store, std::span<const ExpertKey> keys, Use use);
+    Demand(const Demand&) = delete;
+    ~Demand();
+    // Adds leases of experts that are there, at least one and at most `most`, waiting if need be; false when
+    // all have been handed out. Leases taken before must be given back first where the demand is larger than
+    // the store.
+    bool take(std::vector<Lease>& leases, size_t most = SIZE_MAX);
+    bool any_ready() const;  // take would not wait
+
+   private:
+    friend class ExpertStore;
+    ExpertStore& store_;
+    const Use use_;
+    std::vector<ExpertKey> pending_;  // without a slot yet; the next one last
+    std::vector<Slot*> loading_;      // pinned by us
+    std::vector<Slot*> ready_;        // pinned by us, not handed out
+    std::optional<Error> error_;
+  };
+
+  // Throws Error{OutOfMemory} if not even one expert of each record size fits.
+  ExpertStore(const Package& package, const StoreOptions& options);
   ~ExpertStore();
 
   const ExpertLayer& layer(uint64_t layer) const;
-  Lease lease(ExpertKey key);
-  // Loads every expert, where there is a slot for each; otherwise does nothing. Throws as lease does.
-  void load_all(size_t threads);
-  // How many leases of this layer's experts can be held at once.
-  size_t most_leases(uint64_t layer) const;
-  const StoreStats& stats() const { return stats_; }
+  Lease lease(ExpertKey key);  // one expert for decoding, waiting for it
+  // These will probably be wanted next: read them while the drive has nothing better to do. Takes the place
+  // of what was expected before; of that, whatever has not been begun is dropped.
+  void expect(std::span<const ExpertKey> keys, Use use);
+  // Loads every expert, where there is a slot for each; otherwise does nothing. Throws as a demand does.
+  void load_all();
+
+  bool holds_all() const { return holds_all_; }  // has a slot for every expert
+  size_t slots_for(uint64_t layer) const;        // in the class of this layer's experts
+  StoreStats stats() const;
   uint64_t slot_bytes() const;
+  std::string_view queue_name() const { return loader_->queue_name(); }
+  bool memory_registered() const { return memory_registered_; }
 
   // The smallest budget with which a package can run.
   static uint64_t least_budget(const Manifest& manifest);
 
  private:
-  struct SlotClass;
-  Slot& load(SlotClass& cls, ExpertKey key, const ExpertLayer& layer);
+  struct LayerInfo {
+    const ExpertLayer* layer = nullptr;
+    SlotClass* cls = nullptr;
+    ExpertId first = 0;  // id of its expert 0 in the class
+  };
+  const LayerInfo& info(uint64_t layer) const;
+  void make_slots(uint64_t budget);
+
+  // All of these are called with mutex_ held.
+  Slot*& where(ExpertKey key);
+  void ask(Demand& demand, ExpertKey key);
+  void touch(Slot& slot, Use use);
+  void admit_all();
+  bool admit(Demand& demand);
+  bool admit_guess(ExpertKey key, Use use);
+  Slot* find_room(SlotClass& cls, Use use, bool guess);
+  void begin_load(Slot& slot, ExpertKey key, Use use, bool guess);
+  void keep_cold(Slot& slot);
+  void forget(Slot& slot);  // the slot holds nothing any more, whatever it held
+  void set_free(Slot& slot);
+  void unpin(Slot& slot);
+  void drop_guesses();
+  void settle(Slot& slot, std::optional<Error> error);
+  void give_up_on(Demand& demand);
+  void stall(Demand& demand, std::unique_lock<std::mutex>& lock);
+
+  void loaded(uint64_t tag, const LoadResult& result);  // on the loader's thread
+  Error load_error(const Slot& slot, const LoadResult& result) const;
 
   const Package& package_;
-  const bool check_reads_;
-  std::map<uint64_t, SlotClass> classes_;  // by record size
-  std::map<uint64_t, const ExpertLayer*> layers_;
+  const StoreOptions options_;
+  std::map<uint64_t, LayerInfo> layers_;
+  bool holds_all_ = false, memory_registered_ = false;
+
+  mutable std::mutex mutex_;                                // guards everything below but the loader
+  std::condition_variable changed_;                         // a slot became ready, failed or free
+  std::map<uint64_t, std::unique_ptr<SlotClass>> classes_;  // by record size
+  std::vector<Slot*> slots_;                                // by load tag
+  std::list<Demand*> demands_;                              // in the order of asking
+  std::vector<ExpertKey> guesses_;                          // expected, without a slot yet; the next one last
+  std::vector<Slot*> expected_;                             // expected, with a slot
+  Use guess_use_ = Use::Decode;
   StoreStats stats_;
+  std::unique_ptr<Loader> loader_;  // last: its thread ends before what it writes to
 };
 
 }  // namespace moeflux

@@ -1,5 +1,6 @@
-// Which expert leaves when a slot is needed. A policy sees the order in which experts are used and nothing else:
-// no locks, no I/O, no clock. It is judged on recorded routes (store/cache_sim.h), and changes time, never results.
+// Which expert leaves when a slot is needed. A policy sees the order in which experts are used and nothing
+// else: no locks, no I/O, no clock. It is judged on recorded routes (store/cache_sim.h), and changes time,
+// never results.
 #pragma once
 
 #include <cstdint>

@@ -182,7 +182,7 @@ void check_all(const std::string& path) {
     if (job.tensor)
       package.read_resident(*job.tensor, bytes);
     else
-      package.read_record(*job.layer, job.expert, bytes, true);
+      package.read_record(*job.layer, job.expert, bytes);
     progress.add(bytes.size());
   });
   fmt::print(stderr, "all checksums are right: {} tensors, {} expert records\n", m.resident.size(),

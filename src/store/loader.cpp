@@ -1,0 +1,177 @@
+#include "store/loader.h"
+
+#include <cerrno>
+
+#include "base/error.h"
+
+namespace moeflux {
+namespace {
+
+constexpr uint64_t kBlock = 4096;
+constexpr std::chrono::milliseconds kTurn{5};  // how long new loads may wait behind reads that do not return
+
+}  // namespace
+
+Loader::Loader(std::unique_ptr<ReadQueue> queue, const ReadSettings& settings, Done done)
+    : settings_(settings), done_(std::move(done)), queue_(std::move(queue)), in_flight_(queue_->depth()) {
+  for (size_t i = 0; i < queue_->depth(); ++i) free_tags_.push_back(i);
+  thread_ = std::jthread([this] { serve(); });
+}
+
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+}
+
+void Loader::start(uint64_t tag, const Load& load, Urgency urgency) {
+  {
+    const std::lock_guard lock(mutex_);
+    State state;
+    state.load = load;
+    state.urgency = urgency;
+    state.n_pieces = state.pieces_left = piece_count(load.into.size(), settings_.piece_bytes);
+    check(loads_.emplace(tag, state).second, "one load at a time under a tag");
+    (urgency == Urgency::Demand ? demand_ : guesses_).push_back(tag);
+  }
+  wake_.notify_one();
+}
+
+void Loader::promote(uint64_t tag) {
+  const std::lock_guard lock(mutex_);
+  const auto it = loads_.find(tag);
+  if (it == loads_.end() || it->second.urgency == Urgency::Demand) return;
+  it->second.urgency = Urgency::Demand;
+  if (std::erase(guesses_, tag)) demand_.push_back(tag);
+}
+
+bool Loader::cancel(uint64_t tag) {
+  const std::lock_guard lock(mutex_);
+  const auto it = loads_.find(tag);
+  if (it == loads_.end() || it->second.next_piece > 0) return false;
+  std::erase(guesses_, tag);
+  std::erase(demand_, tag);
+  loads_.erase(it);
+  return true;
+}
+
+void Loader::abandon(uint64_t tag) {
+  const std::lock_guard lock(mutex_);
+  const auto it = loads_.find(tag);
+  if (it != loads_.end()) it->second.closed = true;
+}
+
+void Loader::serve() {
+  std::vector<ReadDone> done(in_flight_.size());
+  for (;;) {
+    bool reading = false;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] {
+        return stop_ || !demand_.empty() || !guesses_.empty() || !finished_.empty() || !rests_.empty() ||
+               free_tags_.size() < in_flight_.size();
+      });
+      if (stop_) {
+        demand_.clear();
+        guesses_.clear();
+        rests_.clear();
+        if (free_tags_.size() == in_flight_.size()) return;
+      }
+      fill_requests();
+      reading = free_tags_.size() < in_flight_.size();
+    }
+    if (!requests_.empty()) {
+      check(queue_->submit(requests_) == requests_.size(), "room for as many reads as the queue is deep");
+      requests_.clear();
+    }
+    if (reading) {
+      const size_t n = queue_->wait(done, finished_.empty() ? kTurn : std::chrono::milliseconds(0));
+      const std::lock_guard lock(mutex_);
+      for (const ReadDone& d : std::span(done).first(n)) handle(d);
+    }
+    if (!finished_.empty()) {  // one at a time: checking a record must not let the queue run dry
+      const auto [tag, result] = finished_.front();
+      finished_.pop_front();
+      done_(tag, result);
+    }
+  }
+}
+
+void Loader::fill_requests() {
+  Piece piece;
+  while (!free_tags_.empty() && !rests_.empty()) {
+    request(rests_.front());
+    rests_.pop_front();
+  }
+  while (!free_tags_.empty() && next_piece(demand_, piece)) request(piece);
+  // What is needed next must not wait long behind guesses.
+  const size_t most = std::max<size_t>(2, in_flight_.size() / 4);
+  while (in_flight_.size() - free_tags_.size() < std::min(most, in_flight_.size()) &&
+         next_piece(guesses_, piece))
+    request(piece);
+}
+
+bool Loader::next_piece(std::deque<uint64_t>& line, Piece& piece) {
+  while (!line.empty()) {
+    const uint64_t tag = line.front();
+    State& s = loads_.at(tag);
+    if (s.closed) {
+      line.pop_front();
+      finish_if_complete(tag, s);
+      continue;
+    }
+    const PieceRange range = piece_of(s.load.into.size(), settings_.piece_bytes, s.next_piece++);
+    piece = {tag, range.begin, range.end};
+    ++s.in_flight;
+    if (s.next_piece == s.n_pieces) line.pop_front();
+    return true;
+  }
+  return false;
+}
+
+void Loader::request(const Piece& piece) {
+  const Load& load = loads_.at(piece.tag).load;
+  const size_t tag = free_tags_.back();
+  free_tags_.pop_back();
+  in_flight_[tag] = piece;
+  requests_.push_back({load.file->fd(), load.offset + piece.begin,
+                       load.into.subspan(piece.begin, piece.end - piece.begin), tag});
+}
+
+void Loader::handle(const ReadDone& done) {
+  Piece piece = in_flight_[done.tag];
+  free_tags_.push_back(done.tag);
+  State& s = loads_.at(piece.tag);
+  bytes_arrived_.fetch_add(done.bytes, std::memory_order_relaxed);
+  const uint64_t reached = piece.begin + done.bytes;
+  // Reads past the page cache start at whole blocks, so one that ends inside a block is resumed at its start.
+  const uint64_t resume = reached / kBlock * kBlock;
+  if (done.err != 0 && done.err != EINTR && done.err != EAGAIN) {
+    s.result.err = done.err;
+    s.closed = true;
+  } else if (reached == piece.end) {
+    --s.pieces_left;
+  } else if (done.err == 0 && resume <= piece.begin) {
+    s.result.end = s.load.offset + reached;
+    s.closed = true;
+  } else if (!s.closed && !stop_) {
+    piece.begin = std::max(piece.begin, resume);
+    rests_.push_back(piece);
+    return;
+  }
+  --s.in_flight;
+  finish_if_complete(piece.tag, s);
+}
+
+void Loader::finish_if_complete(uint64_t tag, State& s) {
+  if (s.in_flight > 0 || (s.pieces_left > 0 && !s.closed)) return;
+  if (s.pieces_left > 0 && s.result.ok()) s.result.err = ECANCELED;
+  std::erase(demand_, tag);
+  std::erase(guesses_, tag);
+  finished_.emplace_back(tag, s.result);
+  loads_.erase(tag);
+}
+
+}  // namespace moeflux

@@ -1,0 +1,90 @@
+// Brings records from files into memory: one thread that keeps a read queue full with the pieces of all
+// records that are wanted. What is needed now goes before what is only guessed; a guess of which nothing has
+// been asked of the drive can be taken back. Short reads are resumed. It knows nothing of experts or slots.
+//
+// start, promote and cancel may be called by any thread. `done` is called on the loader's thread with no lock
+// held, once for each load that is not cancelled, when no read of it is in flight any more.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "io/drive.h"
+
+namespace moeflux {
+
+struct Load {
+  const File* file = nullptr;
+  uint64_t offset = 0;
+  std::span<std::byte> into;
+};
+
+struct LoadResult {
+  int err = 0;                  // 0 or an errno
+  std::optional<uint64_t> end;  // the file ended here, too early
+  bool ok() const { return err == 0 && !end; }
+};
+
+enum class Urgency : uint8_t { Demand, Guess };
+
+class Loader {
+ public:
+  using Done = std::function<void(uint64_t tag, const LoadResult&)>;
+
+  Loader(std::unique_ptr<ReadQueue> queue, const ReadSettings& settings, Done done);
+  ~Loader();  // drops what has not been asked of the drive, waits for the rest
+
+  void start(uint64_t tag, const Load& load, Urgency urgency);
+  void promote(uint64_t tag);  // a guess that is needed now
+  bool cancel(uint64_t tag);   // true: nothing of it is in flight, and `done` will not be called
+  // Asks nothing more of the drive for this load; `done` is called once what is in flight has come back.
+  void abandon(uint64_t tag);
+
+  uint64_t bytes_arrived() const { return bytes_arrived_.load(std::memory_order_relaxed); }
+  std::string_view queue_name() const { return queue_->name(); }
+
+ private:
+  struct State {
+    Load load;
+    Urgency urgency = Urgency::Demand;
+    size_t n_pieces = 0, next_piece = 0, pieces_left = 0, in_flight = 0;
+    LoadResult result;
+    bool closed = false;  // failed or abandoned: no further piece is asked for
+  };
+  struct Piece {
+    uint64_t tag = 0, begin = 0, end = 0;  // bytes of the record
+  };
+
+  void serve();
+  void fill_requests();
+  bool next_piece(std::deque<uint64_t>& line, Piece& piece);
+  void request(const Piece& piece);
+  void handle(const ReadDone& done);
+  void finish_if_complete(uint64_t tag, State& state);
+
+  const ReadSettings settings_;
+  const Done done_;
+  std::unique_ptr<ReadQueue> queue_;
+  std::atomic<uint64_t> bytes_arrived_ = 0;
+
+  std::mutex mutex_;  // guards the following
+  std::condition_variable wake_;
+  std::unordered_map<uint64_t, State> loads_;
+  std::deque<uint64_t> demand_, guesses_;  // loads with pieces that have not been asked for
+  bool stop_ = false;
+
+  // Of the loader's thread alone.
+  std::vector<Piece> in_flight_;  // by request tag
+  std::vector<size_t> free_tags_;
+  std::deque<Piece> rests_;  // of reads that came back short
+  std::vector<ReadRequest> requests_;
+  std::deque<std::pair<uint64_t, LoadResult>> finished_;
+  std::jthread thread_;
+};
+
+}  // namespace moeflux
