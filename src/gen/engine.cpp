@@ -63,7 +63,7 @@ StoreOptions store_options(const EngineOptions& o, const MemoryPlan& plan, const
           .reads = reads,
           .register_memory = o.register_memory,
           .read_timeout = o.read_timeout,
-          .trace = o.trace,
+          .trace = o.trace.get(),
           .wrap_queue = o.wrap_queue};
 }
 
@@ -87,7 +87,7 @@ Engine::Engine(const fs::path& package, const EngineOptions& options)
       weights_(bind_weights(config_, package_.manifest(), resident_)),
       store_(package_, store_options(options, plan_, drive_.settings)),
       backend_(make_backend(options, config_, weights_)),
-      model_(config_, weights_, *backend_, store_) {}
+      model_(config_, weights_, *backend_, store_, options.prefetch, options.trace.get()) {}
 
 void Engine::load_experts() { store_.load_all(); }
 size_t Engine::threads() const { return thread_count(options_); }

@@ -26,7 +26,8 @@ struct EngineOptions {
   std::string policy = policy_names().front();
   std::chrono::milliseconds read_timeout{30'000};
   bool register_memory = false;
-  Trace* trace = nullptr;
+  PrefetchOptions prefetch = {};
+  std::shared_ptr<Trace> trace = {};  // shared: it is written after the engine's last thread is gone
   decltype(StoreOptions::wrap_queue) wrap_queue = {};  // for tests
 };
 
@@ -43,6 +44,7 @@ class Engine {
   const MemoryPlan& plan() const { return plan_; }
   StoreStats store_stats() const { return store_.stats(); }
   const ExpertStore& store() const { return store_; }
+  const Prefetcher& prefetcher() const { return model_.prefetcher(); }
   const DriveSpeed& drive() const { return drive_; }  // how experts are read; a speed of 0: not measured
   // Reads all experts now, where there is memory for all of them; otherwise they come as they are needed.
   void load_experts();

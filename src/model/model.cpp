@@ -8,42 +8,36 @@ namespace moeflux {
 
 void Model::forward(const Batch& batch, std::span<float> logits, const Tap& tap) {
   check_batch(batch);
+  const auto start = std::chrono::steady_clock::now();
   check(logits.size() == batch.logit_rows.size() * config_.n_vocab, "room for the logits");
   for (const Slice& s : batch.slices) s.sequence->broken_ = true;
 
   const std::unique_ptr<Step> step = backend_.begin(batch, tap);
+  const auto traced = [&](const char* name, int64_t layer, auto&& stage) {
+    const TraceSpan span(trace_, "stage", name, layer);
+    stage();
+  };
   backend_.embed(*step);
   for (const LayerWeights& layer : weights_.layers) {
-    backend_.attention(*step, layer);
+    const auto at = static_cast<int64_t>(layer.index);
+    traced("attention", at, [&] { backend_.attention(*step, layer); });
     if (layer.config->sparse) {
-      backend_.route(*step, layer);
+      traced("route", at, [&] { backend_.route(*step, layer); });
       backend_.begin_experts(*step, layer, store_);
-      expect_next(*step, layer, batch.tokens.size());
-      backend_.complete_experts(*step, layer, store_);
+      prefetcher_.expect_next(*step, layer, batch.tokens.size());
+      traced("experts", at, [&] { backend_.complete_experts(*step, layer, store_); });
     } else {
-      backend_.mlp(*step, layer);
+      traced("mlp", at, [&] { backend_.mlp(*step, layer); });
     }
   }
-  backend_.logits(*step, logits);
+  traced("logits", -1, [&] { backend_.logits(*step, logits); });
 
   for (const Slice& s : batch.slices) {
     s.sequence->position_ += s.count;
     s.sequence->broken_ = false;
   }
-}
-
-// While this layer's experts are on their way, those of the next layer are lined up behind them.
-void Model::expect_next(Step& step, const LayerWeights& layer, size_t n_tokens) {
-  if (store_.holds_all()) return;
-  const LayerWeights* next = nullptr;
-  for (size_t i = layer.index + 1; i < weights_.layers.size() && !next; ++i)
-    if (weights_.layers[i].config->sparse) next = &weights_.layers[i];
-  if (!next) return;
-  if (n_tokens > kSweepTokens) {  // a sweep wants nearly all of them
-    std::vector<ExpertKey> keys;
-    for (uint64_t e = 0; e < config_.moe.n_experts; ++e) keys.push_back({next->index, e});
-    store_.expect(keys, ExpertStore::Use::Sweep);
-  }
+  prefetcher_.step_done(batch.tokens.size(),
+                        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
 void Model::check_batch(const Batch& batch) const {
