@@ -115,11 +115,11 @@ std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> token
 }
 
 std::vector<Token> Engine::generate_greedy(Sequence& sequence, std::span<const Token> prompt, size_t n,
-                                           const std::function<void(Token)>& on_token) {
+                                           const std::function<void(Token)>& on_token, const Tap& tap) {
   std::vector<Token> out;
   std::vector<Token> fed(prompt.begin(), prompt.end());
   while (out.size() < n) {
-    const std::vector<float> logits = eval(sequence, fed);
+    const std::vector<float> logits = eval(sequence, fed, 1, tap);
     const auto best = static_cast<Token>(std::ranges::max_element(logits) - logits.begin());
     out.push_back(best);
     fed = {best};

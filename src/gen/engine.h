@@ -57,7 +57,7 @@ class Engine {
 
   // Greedy continuation: n tokens, ties to the lower id.
   std::vector<Token> generate_greedy(Sequence& sequence, std::span<const Token> prompt, size_t n,
-                                     const std::function<void(Token)>& on_token = {});
+                                     const std::function<void(Token)>& on_token = {}, const Tap& tap = {});
 
  private:
   EngineOptions options_;

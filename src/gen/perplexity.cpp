@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "gen/routing_log_tap.h"
 #include "gen/verify.h"
 
 namespace moeflux {
@@ -52,8 +53,8 @@ Tap pick_recorder(Picks& picks) {
 class Measurement {
  public:
   Measurement(Engine& engine, Engine* reference, const Documents& documents,
-              const std::function<void(uint64_t)>& on_tokens)
-      : engine_(engine), reference_(reference), documents_(documents), on_tokens_(on_tokens) {
+              const std::function<void(uint64_t)>& on_tokens, const Tap& tap)
+      : engine_(engine), reference_(reference), documents_(documents), on_tokens_(on_tokens), tap_(tap) {
     if (!reference) return;
     result_.reference.emplace();
     const ModelConfig &a = engine.config(), &b = reference->config();
@@ -98,8 +99,8 @@ class Measurement {
     const size_t n = tokens.size() - 1, vocab = engine_.config().n_vocab;
     Picks mine, theirs;
     const bool compare_picks = reference_ && same_experts_;
-    const std::vector<float> logits =
-        engine_.eval(sequence, tokens.first(n), n, compare_picks ? pick_recorder(mine) : Tap{});
+    const std::vector<float> logits = engine_.eval(
+        sequence, tokens.first(n), n, compare_picks ? join_taps(tap_, pick_recorder(mine)) : tap_);
     const std::vector<float> wanted =
         reference_
             ? reference_->eval(*beside, tokens.first(n), n, compare_picks ? pick_recorder(theirs) : Tap{})
@@ -137,6 +138,7 @@ class Measurement {
   Engine* reference_;
   const Documents& documents_;
   const std::function<void(uint64_t)>& on_tokens_;
+  const Tap& tap_;
   bool same_experts_ = false;
   std::map<uint64_t, LayerRoutes> routes_;
   PerplexityResult result_;
@@ -210,9 +212,9 @@ PerplexityMeter::PerplexityMeter(const Subject& subject, const std::optional<Sub
 }
 
 PerplexityResult PerplexityMeter::measure(const Documents& documents,
-                                          const std::function<void(uint64_t)>& on_tokens) {
+                                          const std::function<void(uint64_t)>& on_tokens, const Tap& tap) {
   require_vocabulary(documents, engine_.config().n_vocab);
-  return Measurement(engine_, reference_ ? &*reference_ : nullptr, documents, on_tokens).run();
+  return Measurement(engine_, reference_ ? &*reference_ : nullptr, documents, on_tokens, tap).run();
 }
 
 }  // namespace moeflux

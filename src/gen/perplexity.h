@@ -63,8 +63,9 @@ class PerplexityMeter {
   // Every document starts from an empty context and its first token is not predicted. A document longer than
   // the context is cut into windows of that many tokens, each from an empty context; a window starts with the
   // last token of the one before, so that every other token is predicted once. `on_tokens` hears how many
-  // tokens have been evaluated since its last call.
-  PerplexityResult measure(const Documents& documents, const std::function<void(uint64_t)>& on_tokens = {});
+  // tokens have been evaluated since its last call; `tap` sees the model's stages, not the reference's.
+  PerplexityResult measure(const Documents& documents, const std::function<void(uint64_t)>& on_tokens = {},
+                           const Tap& tap = {});
 
   const Engine& engine() const { return engine_; }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "gen/engine.h"
+#include "gen/routing_log_tap.h"
 
 namespace moeflux {
 
@@ -18,6 +19,7 @@ void add_verify_command(CLI::App& app);
 void add_run_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_perplexity_command(CLI::App& app);
+void add_cache_sim_command(CLI::App& app);
 
 // Thrown by a command whose work was done but whose answer is "no": the program exits with 1 and says nothing
 // more.
@@ -41,5 +43,18 @@ struct EngineArguments {
 };
 
 void add_engine_options(CLI::App& app, EngineArguments& into);
+
+// --routing-log FILE: records which experts are chosen, for cache-sim.
+void add_routing_log_option(CLI::App& app, std::optional<std::string>& into);
+
+class RoutingLogOption {
+ public:
+  RoutingLogOption(const std::optional<std::string>& path, const Engine& engine);
+  Tap tap();     // empty without a path
+  void close();  // throws Error{Io | NoSpace}
+
+ private:
+  std::optional<RoutingLogWriter> log_;
+};
 
 }  // namespace moeflux

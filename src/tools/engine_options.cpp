@@ -48,4 +48,19 @@ void add_engine_options(CLI::App& app, EngineArguments& into) {
                "Do not verify the checksum of each expert that is read");
 }
 
+void add_routing_log_option(CLI::App& app, std::optional<std::string>& into) {
+  app.add_option("--routing-log", into, "Record which experts each step chooses (for cache-sim)")
+      ->type_name("FILE");
+}
+
+RoutingLogOption::RoutingLogOption(const std::optional<std::string>& path, const Engine& engine) {
+  if (path) log_.emplace(*path, routing_shape(engine.config(), engine.package().manifest()));
+}
+
+Tap RoutingLogOption::tap() { return log_ ? routing_log_tap(*log_) : Tap{}; }
+
+void RoutingLogOption::close() {
+  if (log_) log_->close();
+}
+
 }  // namespace moeflux

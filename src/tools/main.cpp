@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   add_run_command(app);
   add_perplexity_command(app);
   add_bench_command(app);
+  add_cache_sim_command(app);
   add_verify_command(app);
   add_synth_command(app);
   if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {

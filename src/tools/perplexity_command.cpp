@@ -13,7 +13,7 @@ struct Options {
   std::string package, file;
   uint64_t tokens = UINT64_MAX;
   EngineArguments engine;
-  std::optional<std::string> reference, reference_backend, reference_precision;
+  std::optional<std::string> reference, reference_backend, reference_precision, routing_log;
   bool json = false;
 
   bool has_reference() const { return reference || reference_backend || reference_precision; }
@@ -76,12 +76,15 @@ void perplexity(const Options& o) {
   using Clock = std::chrono::steady_clock;
   const Documents documents = read_documents(o.file, o.tokens);  // before a model is loaded in vain
   PerplexityMeter meter = make_meter(o);
+  RoutingLogOption log(o.routing_log, meter.engine());
   const auto start = Clock::now();
   PerplexityResult result;
   {
     Progress progress("evaluating", documents.n_tokens(), Progress::Unit::Tokens);
-    result = meter.measure(documents, [&](uint64_t n) { progress.add(n); });
+    result = meter.measure(
+        documents, [&](uint64_t n) { progress.add(n); }, log.tap());
   }
+  log.close();
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   o.json ? print_json(result) : print_text(result);
   fmt::print(stderr, "context {}, {:.1f} s, {:.1f} tokens/s\n", meter.engine().plan().ctx, seconds,
@@ -124,6 +127,7 @@ void add_perplexity_command(CLI::App& app) {
   cmd->add_option("--reference-precision", o->reference_precision, "Its precision (default: as --precision)")
       ->check(CLI::IsMember({"exact", "fast"}));
   add_engine_options(*cmd, o->engine);
+  add_routing_log_option(*cmd, o->routing_log);
   cmd->add_flag("--json", o->json, "Answer as JSON");
   cmd->callback([o] { perplexity(*o); });
 }

@@ -14,6 +14,7 @@ struct Options {
   uint64_t n = 16;
   double temp = 0;
   bool json = false;
+  std::optional<std::string> routing_log;
   EngineArguments engine;
 };
 
@@ -37,6 +38,7 @@ void run(const Options& o) {
   if (o.temp != 0)
     throw CLI::ValidationError("--temp", "only 0 (the likeliest token each time) is supported so far");
   Engine engine(o.package, o.engine.options());
+  RoutingLogOption log(o.routing_log, engine);
   const auto sequence = engine.make_sequence();
   if (o.n > sequence->capacity() || prompt.size() + o.n > sequence->capacity() + 1)
     fail(Errc::InvalidArgument, "{} prompt tokens and {} new ones do not fit in the context of {} (--ctx)",
@@ -44,14 +46,16 @@ void run(const Options& o) {
   const auto start = Clock::now();
   auto first = start;
   size_t count = 0;
-  const auto out = engine.generate_greedy(*sequence, prompt, o.n, [&](Token t) {
+  const auto on_token = [&](Token t) {
     if (count == 0) first = Clock::now();
     if (!o.json) fmt::print("{}{}", count ? "," : "", t);
     std::fflush(stdout);
     ++count;
-  });
+  };
+  const auto out = engine.generate_greedy(*sequence, prompt, o.n, on_token, log.tap());
   const double prefill = std::chrono::duration<double>(first - start).count();
   const double decode = std::chrono::duration<double>(Clock::now() - first).count();
+  log.close();
   const StoreStats& s = engine.store_stats();
   if (o.json)
     fmt::print("{}\n", Json{{"tokens", out},
@@ -81,6 +85,7 @@ void add_run_command(CLI::App& app) {
   cmd->add_option("-n", o->n, "Tokens to generate")->check(CLI::PositiveNumber)->capture_default_str();
   cmd->add_option("--temp", o->temp, "Temperature; 0 takes the likeliest token")->capture_default_str();
   add_engine_options(*cmd, o->engine);
+  add_routing_log_option(*cmd, o->routing_log);
   cmd->add_flag("--json", o->json, "Answer as JSON");
   cmd->callback([o] { run(*o); });
 }

@@ -1,0 +1,19 @@
+// Recording which experts a model chooses, while it runs: the tap between an engine and a log of routes.
+#pragma once
+
+#include "gen/engine.h"
+#include "store/routing_log.h"
+
+namespace moeflux {
+
+// What a log says of a model at its start. Throws Error{InvalidArgument} for a model without routed experts.
+RoutingShape routing_shape(const ModelConfig& config, const Manifest& manifest);
+
+// Sees routes alone and changes nothing. The log must live as long as the tap.
+Tap routing_log_tap(RoutingLogWriter& log);
+
+// Both taps, one after the other: the second sees what the first has changed. An empty tap adds nothing. To
+// record routes that another tap draws, let that one be the first.
+Tap join_taps(Tap first, Tap second);
+
+}  // namespace moeflux
