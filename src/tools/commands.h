@@ -36,8 +36,15 @@ struct EngineArguments {
   std::string backend = "cpu", precision = "fast", kv, isa = "auto";
   uint64_t ctx = 0, chunk = 512;
   size_t threads = 0;
-  bool no_check_reads = false;
+  bool no_check_reads = false, register_memory = false;
   std::optional<uint64_t> ram, max_memory;
+  std::vector<std::string> stripes;
+  std::string read_queue = "auto", direct = "auto", policy = policy_names().front(), prefetch = "auto",
+              guess_by = "both";
+  std::optional<uint64_t> read_piece;
+  std::optional<size_t> read_depth;
+  double read_timeout = 30;
+  std::optional<std::string> trace;
 
   EngineOptions options() const;
 };

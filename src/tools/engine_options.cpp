@@ -8,6 +8,15 @@ KvType kv_from_string(const std::string& text) {
   return text == "f32" ? KvType::F32 : text == "bf16" ? KvType::Bf16 : KvType::Q8;
 }
 
+PrefetchOptions prefetch_options(const EngineArguments& a) {
+  using Mode = PrefetchOptions::Mode;
+  return {.mode = a.prefetch == "auto" ? Mode::Auto
+                  : a.prefetch == "on" ? Mode::On
+                                       : Mode::Off,
+          .router = a.guess_by != "previous",
+          .previous = a.guess_by != "router"};
+}
+
 }  // namespace
 
 EngineOptions EngineArguments::options() const {
@@ -20,8 +29,70 @@ EngineOptions EngineArguments::options() const {
           .threads = threads,
           .kv = kv.empty() ? std::nullopt : std::optional(kv_from_string(kv)),
           .isa = isa,
-          .check_reads = !no_check_reads};
+          .check_reads = !no_check_reads,
+          .stripes = {stripes.begin(), stripes.end()},
+          .reads = {.queue = read_queue,
+                    .direct = direct == "auto" ? std::nullopt : std::optional(direct == "on"),
+                    .piece_bytes = read_piece,
+                    .depth = read_depth},
+          .policy = policy,
+          .read_timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * read_timeout)),
+          .register_memory = register_memory,
+          .prefetch = prefetch_options(*this),
+          .trace = trace ? std::make_shared<Trace>(*trace) : nullptr};
 }
+
+namespace {
+
+void add_streaming_options(CLI::App& app, EngineArguments& into) {
+  const std::string group = "How experts are read and kept";
+  app.add_option("--stripe", into.stripes, "A further folder with the expert files; repeatable")
+      ->type_name("DIR")
+      ->group(group);
+  app.add_option("--policy", into.policy, "Which expert leaves when a slot is needed")
+      ->check(CLI::IsMember(policy_names()))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--prefetch", into.prefetch,
+                 "Read experts before they are asked for; auto: as long as tokens come faster with it")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--guess-by", into.guess_by,
+                 "What prefetch goes by: the next layer's router, the previous token's choice, or both")
+      ->check(CLI::IsMember({"router", "previous", "both"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--read-queue", into.read_queue, "How reads are made")
+      ->check(CLI::IsMember(read_queue_names()))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--direct", into.direct, "Read past the page cache; auto: what is faster here")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str()
+      ->group(group);
+  add_bytes_option(app, "--read-piece", into.read_piece,
+                   "Bytes of one read, 4KiB to 16MiB (default: measured)")
+      ->group(group);
+  app.add_option("--read-depth", into.read_depth, "Reads in flight (default: measured)")
+      ->check(CLI::Range(1, 1024))
+      ->group(group);
+  app.add_option("--read-timeout", into.read_timeout, "Seconds after which a read is given up")
+      ->check(CLI::Range(0.01, 86400.0))
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--register-memory", into.register_memory,
+               "Register the slots with the kernel: takes all their memory at once")
+      ->group(group);
+  app.add_flag("--no-check-reads", into.no_check_reads,
+               "Do not verify the checksum of each expert that is read")
+      ->group(group);
+  app.add_option("--trace", into.trace, "Record reads, waits and stages for chrome://tracing or Perfetto")
+      ->type_name("FILE")
+      ->group(group);
+}
+
+}  // namespace
 
 void add_engine_options(CLI::App& app, EngineArguments& into) {
   app.add_option("--backend", into.backend, "Backend")
@@ -44,8 +115,7 @@ void add_engine_options(CLI::App& app, EngineArguments& into) {
   app.add_option("--isa", into.isa, "Instruction set: auto, or one of those that this processor can run")
       ->check(CLI::IsMember(isa_names()))
       ->capture_default_str();
-  app.add_flag("--no-check-reads", into.no_check_reads,
-               "Do not verify the checksum of each expert that is read");
+  add_streaming_options(app, into);
 }
 
 void add_routing_log_option(CLI::App& app, std::optional<std::string>& into) {
