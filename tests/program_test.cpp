@@ -36,6 +36,13 @@ TEST(Program, WrongUsageExitsWithTwo) {
       {"perplexity", "x", "y", "--precision", "best"},
       {"perplexity", "x", "y", "--reference-backend", "abacus"},
       {"verify", "x"},
+      {"cache-sim"},
+      {"cache-sim", "x", "--slots", "0"},
+      {"cache-sim", "x", "--slots", "12.5"},
+      {"cache-sim", "x", "--slots", "101%"},
+      {"cache-sim", "x", "--slots", "nan"},
+      {"cache-sim", "x", "--slots", "64,%"},
+      {"cache-sim", "x", "--policy", "fifo"},
       {"inspect", "x", "--nonsense"}};
   for (const auto& args : cases) {
     const auto r = run_program(args);
@@ -52,6 +59,7 @@ TEST(Program, FailuresExitWithOneAndNameTheThing) {
                                              {"convert", "/no/such", "/tmp/x"},
                                              {"run", "/no/such", "--tokens", "1"},
                                              {"perplexity", "/tmp", "/no/such"},
+                                             {"cache-sim", "/no/such"},
                                              {"synth", "/no/such", "/tmp/x"}}) {
     const auto r = run_program(args);
     EXPECT_EQ(r.exit_code, 1) << args[0];
@@ -68,6 +76,7 @@ TEST(Program, HelpAndVersionGoToStdout) {
                                                                                     {"plan", "--help"},
                                                                                     {"run", "--help"},
                                                                                     {"perplexity", "--help"},
+                                                                                    {"cache-sim", "--help"},
                                                                                     {"verify", "--help"},
                                                                                     {"--version"}}) {
     const auto r = run_program(args);

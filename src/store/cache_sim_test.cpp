@@ -8,7 +8,6 @@
 #include <random>
 
 #include "store/test_routes.h"
-#include "support/support.h"
 
 namespace moeflux {
 namespace {

@@ -282,15 +282,16 @@ class Forecast : public EvictionPolicy {
   std::optional<Candidate> longest(Layer& l, const MayLeave& may_leave) {
     std::optional<Candidate> found;
     pinned_.clear();
-    while (!l.heap.empty() && !found) {
+    while (!l.heap.empty()) {
       const Candidate first = l.heap.front();
-      if (experts_[first.id].listed && may_leave(first.id)) {
+      const bool listed = experts_[first.id].listed;
+      if (listed && may_leave(first.id)) {
         found = first;
         break;
       }
       std::pop_heap(l.heap.begin(), l.heap.end());
       l.heap.pop_back();
-      if (experts_[first.id].listed) pinned_.push_back(first);
+      if (listed) pinned_.push_back(first);
     }
     for (const Candidate& c : pinned_) {
       l.heap.push_back(c);
@@ -307,8 +308,7 @@ class Forecast : public EvictionPolicy {
       if (layers_[l].outdated) list(l, false);
       const auto candidate = longest(layers_[l], may_leave);
       if (!candidate) continue;
-      const uint32_t ahead =
-          (l > now ? l : l + shape_.n_layers) - now;  // layers until it comes by: 1..n_layers
+      const uint32_t ahead = (l > now ? l : l + shape_.n_layers) - now;  // layers to go: 1..n_layers
       const float wait = candidate->wait + static_cast<float>(ahead) / static_cast<float>(shape_.n_layers);
       if (!found || wait > most) found = candidate->id, most = wait;
     }

@@ -156,10 +156,12 @@ void add_cache_sim_command(CLI::App& app) {
   cmd->add_option("LOG", o->log, "Recorded routes")->required();
   cmd->add_option("--slots", o->slots, "Numbers of slots, or shares of all experts, separated by commas")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->type_name("N|N%")
       ->capture_default_str();
   cmd->add_option("--policy", o->policies, "Policies, separated by commas (default: all)")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::IsMember(policy_names()));
   cmd->add_flag("--json", o->json, "Answer as JSON");
   cmd->callback([o] { cache_sim(*o); });
