@@ -1,7 +1,7 @@
-// A recording of what happened when, in the format that chrome://tracing and Perfetto read: spans of the calling
-// thread, and spans that begin and end on different threads (reads). Everything is kept in memory, up to a bound, and
-// written when the trace is closed. Where nothing is traced the pointer is null and a Span costs a comparison. All
-// calls may come from any thread.
+// A recording of what happened when, in the format that chrome://tracing and Perfetto read: spans of the
+// calling thread, and spans that begin and end on different threads (reads). Everything is kept in memory, up
+// to a bound, and written when the trace is closed. Where nothing is traced the pointer is null and a Span
+// costs a comparison. All calls may come from any thread.
 #pragma once
 
 #include <chrono>
@@ -18,10 +18,10 @@ class Trace {
   // Creates the file at once, so that a path that cannot be written is refused before the work. Events beyond
   // `most_events` are counted, not kept; the file says how many.
   explicit Trace(const std::filesystem::path& path, size_t most_events = 4'000'000);
-  ~Trace();  // writes what close() has not; an error is then reported on stderr
-  void close();  // throws Error{Io | NoSpace}
+  ~Trace();      // closes; an error is then reported on stderr
+  void close();  // throws Error{Io | NoSpace}; what comes later is not recorded
 
-  // `category` and `name` are string literals: they are kept as they are.
+  // `category` and `name` are string literals without quotes or backslashes: they are kept as they are.
   void span(const char* category, const char* name, Clock::time_point begin, Clock::time_point end,
             int64_t layer = -1, int64_t expert = -1);
   // A span that overlaps others on an own track, such as a read in flight.
@@ -41,6 +41,7 @@ class TraceSpan {  // from construction to destruction
     if (trace_) begin_ = Trace::Clock::now();
   }
   TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
   ~TraceSpan() {
     if (trace_) trace_->span(category_, name_, begin_, Trace::Clock::now(), layer_);
   }
