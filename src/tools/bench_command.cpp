@@ -81,9 +81,9 @@ void print_json(const Options& o, const std::vector<BudgetResult>& all, const Be
 // What the budgets so far need. Takes memory of its own: no engine is alive then.
 void measure_limits(const Options& o, const Package& package, const BenchResult& result,
                     BenchLimits& limits) {
-  if (!limits.memory && !result.decode.empty())
+  if (limits.memory == 0 && !result.decode.empty())
     limits.memory = machine_limits(o, result.threads).memory_bytes_per_s;
-  if (!limits.drive && result.read_experts()) limits.drive = drive_bytes_per_s(package);
+  if (limits.drive == 0 && result.read_experts()) limits.drive = drive_bytes_per_s(package);
 }
 
 void bench_model(const Options& o) {
