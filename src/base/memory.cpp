@@ -58,4 +58,10 @@ uint64_t available_memory() {
 
 uint64_t peak_memory() { return field_of("/proc/self/status", "VmHWM").value_or(0); }
 
+bool reset_peak_memory() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5" << std::flush;  // the kernel's word for it
+  return file.good();
+}
+
 }  // namespace moeflux

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/buffer.h"
+#include "base/memory.h"
 #include "cpu/worker_pool.h"
 
 namespace moeflux {
@@ -28,20 +29,27 @@ double best_seconds(WorkerPool& pool, int rounds, Work work) {
   return best;
 }
 
+// Far more than a cache holds, but no more than half of the memory that can be had.
+size_t buffer_bytes(size_t threads) {
+  constexpr uint64_t kLeast = 32u << 20, kMost = 512u << 20, kPage = 2u << 20;
+  return std::clamp(available_memory() / 2 / threads / kPage * kPage, kLeast, kMost);
+}
+
 }  // namespace
 
 MachineLimits measure_machine(const Ops& ops, size_t threads) {
-  constexpr size_t kBytes = 512u << 20, kRounds = 100000;
+  constexpr size_t kRounds = 100000;
+  const size_t bytes = buffer_bytes(threads);
   WorkerPool pool(threads);
   MachineLimits m;
   m.threads = threads;
   const auto n = static_cast<double>(threads);
   {
     std::vector<AlignedBuffer> buffers;
-    for (size_t t = 0; t < threads; ++t) buffers.emplace_back(kBytes);
-    pool.run(threads, [&](size_t i, size_t) { std::memset(buffers[i].data(), 1, kBytes); });
-    const double s = best_seconds(pool, 10, [&](size_t i) { ops.read_memory(buffers[i].data(), kBytes); });
-    m.memory_bytes_per_s = n * static_cast<double>(kBytes) / s;
+    for (size_t t = 0; t < threads; ++t) buffers.emplace_back(bytes);
+    pool.run(threads, [&](size_t i, size_t) { std::memset(buffers[i].data(), 1, bytes); });
+    const double s = best_seconds(pool, 10, [&](size_t i) { ops.read_memory(buffers[i].data(), bytes); });
+    m.memory_bytes_per_s = n * static_cast<double>(bytes) / s;
   }
   const double ops_done = n * static_cast<double>(kRounds * kPeakOpsPerRound * 2);
   m.float_flops = ops_done / best_seconds(pool, 5, [&](size_t) { ops.peak_float(kRounds); });

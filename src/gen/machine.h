@@ -15,7 +15,7 @@ struct MachineLimits {
   double region_us = 0;  // starting and ending a parallel region
 };
 
-// Takes about two seconds and 512 MiB per thread.
+// Takes about two seconds and 512 MiB per thread, less where half of the available memory is less.
 MachineLimits measure_machine(const Ops& ops, size_t threads);
 
 }  // namespace moeflux

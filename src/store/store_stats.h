@@ -19,6 +19,9 @@ struct StoreStats {
   double hit_rate() const { return asked() ? static_cast<double>(hits) / static_cast<double>(asked()) : 0.0; }
   double stall_bytes_per_s() const { return stall_s > 0 ? static_cast<double>(stall_bytes) / stall_s : 0.0; }
 
+  StoreStats operator+(const StoreStats& o) const {
+    return *this - (StoreStats{} - o);
+  }  // counts wrap around
   StoreStats operator-(const StoreStats& o) const {
     return {hits - o.hits,
             misses - o.misses,

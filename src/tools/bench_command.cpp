@@ -1,63 +1,51 @@
 #include <algorithm>
-#include <chrono>
+#include <charconv>
 #include <cstdio>
 
 #include "base/json.h"
-#include "base/memory.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "gen/bench.h"
 #include "gen/machine.h"
+#include "tools/bench_report.h"
 #include "tools/commands.h"
 
 namespace moeflux {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+struct Budget {  // of expert slots; neither: what is available
+  std::string text = "available";
+  std::optional<uint64_t> bytes = {};
+  std::optional<double> percent = {};  // of all experts
+
+  std::optional<uint64_t> of(uint64_t expert_bytes) const {
+    if (!percent) return bytes;
+    return static_cast<uint64_t>(*percent / 100 * static_cast<double>(expert_bytes));
+  }
+};
 
 struct Options {
-  std::string package;
+  std::string package, svg;
   EngineArguments engine;
   bool machine = false, json = false;
-  uint64_t prompt = 512, generate = 64, repeat = 3;
-  std::vector<uint64_t> depths = {0};
+  std::vector<Budget> budgets;
+  BenchRequest request;
 };
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-struct Rate {  // of several repetitions
-  double median = 0, least = 0, most = 0;
-};
-
-Rate rate_of(std::vector<double> v) {
-  std::ranges::sort(v);
-  return {v[v.size() / 2], v.front(), v.back()};
-}
-
-Json to_json(const Rate& r) { return {{"median", r.median}, {"min", r.least}, {"max", r.most}}; }
-
-std::vector<Token> random_tokens(size_t n, uint64_t vocab, uint64_t seed) {
-  std::vector<Token> tokens;
-  for (size_t i = 0; i < n; ++i) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    tokens.push_back(static_cast<Token>((seed >> 33) % vocab));
-  }
-  return tokens;
-}
-
-MachineLimits limits(const Options& o, size_t threads) {
+MachineLimits machine_limits(const Options& o, size_t threads) {
   return measure_machine(choose_ops(o.engine.isa), threads);
 }
 
+size_t thread_count(const Options& o) { return o.engine.threads ? o.engine.threads : usable_cores().size(); }
+
 void print_machine(const Options& o) {
-  const size_t all = o.engine.threads ? o.engine.threads : usable_cores().size();
+  const size_t all = thread_count(o);
   Json list = Json::array();
   if (!o.json)
     fmt::print("instruction set {}\nthreads   memory read   float32      int8         parallel region\n",
                choose_ops(o.engine.isa).name);
   for (size_t threads = 1; threads <= all; threads = threads == all ? all + 1 : std::min(all, threads * 2)) {
-    const MachineLimits m = limits(o, threads);
+    const MachineLimits m = machine_limits(o, threads);
     if (o.json)
       list.push_back({{"threads", threads},
                       {"memory_bytes_per_second", m.memory_bytes_per_s},
@@ -72,82 +60,124 @@ void print_machine(const Options& o) {
     fmt::print("{}\n", Json{{"isa", std::string(choose_ops(o.engine.isa).name)}, {"limits", list}}.dump(1));
 }
 
-void print_rate(const char* what, uint64_t n, uint64_t depth, const Rate& r, const std::string& note) {
-  fmt::print("{:<8} {:>5} tokens at {:>6}: {:>8.2f} tok/s ({:.2f}-{:.2f}){}\n", what, n, depth, r.median,
-             r.least, r.most, note);
-  std::fflush(stdout);
+const char* to_string(CacheState state) {
+  return state == CacheState::Cold ? "cold" : state == CacheState::Warm ? "warm" : "rotating";
+}
+
+void print_json(const Options& o, const std::vector<BudgetResult>& all, const BenchLimits& limits) {
+  Json budgets = Json::array();
+  for (const BudgetResult& b : all) budgets.push_back(to_json(b, limits));
+  const Json out{{"package", o.package},
+                 {"state", to_string(o.request.state)},
+                 {"routing", to_string(o.request.routing)},
+                 {"seed", o.request.seed},
+                 {"threads", thread_count(o)},
+                 {"memory_limit_bytes_per_second", limit_json(limits.memory)},
+                 {"drive_bytes_per_second", limit_json(limits.drive)},
+                 {"budgets", budgets}};
+  fmt::print("{}\n", out.dump(1, ' ', false, Json::error_handler_t::replace));
+}
+
+// What the budgets so far need. Takes memory of its own: no engine is alive then.
+void measure_limits(const Options& o, const Package& package, const BenchResult& result,
+                    BenchLimits& limits) {
+  if (limits.memory == 0 && !result.decode.empty())
+    limits.memory = machine_limits(o, result.threads).memory_bytes_per_s;
+  if (limits.drive == 0 && result.read_experts()) limits.drive = drive_bytes_per_s(package);
 }
 
 void bench_model(const Options& o) {
-  EngineOptions options = o.engine.options();
-  const uint64_t deepest = std::ranges::max(o.depths);
-  options.ctx = std::max({options.ctx, deepest + o.generate, o.prompt});
-  const auto start = Clock::now();
-  Engine engine(o.package, options);
-  engine.load_experts();
-  const double load = seconds_since(start);
-  const MemoryPlan& plan = engine.plan();
-  const uint64_t token_bytes = plan.token_resident_bytes + plan.token_expert_bytes;
-  if (!o.json)
-    fmt::print("loaded in {:.2f} s; planned memory {}; {} of weights per decoded token\n", load,
-               format_bytes(plan.host_bytes), format_bytes(token_bytes));
-  struct Use {
-    uint64_t depth;
-    double bytes_per_s;
-  };
-  std::vector<Use> uses;
-  Json out{{"load_seconds", load}, {"planned_bytes", plan.host_bytes}, {"token_bytes", token_bytes}};
+  std::optional<File> svg;  // made at once: a path that cannot be written is refused before the work
+  const Package package(o.package);
+  if (!o.svg.empty()) svg = File::create(o.svg);
+  BenchLimits limits;
+  std::vector<BudgetResult> all;
+  for (const Budget& budget : o.budgets.empty() ? std::vector<Budget>(1) : o.budgets) {
+    BenchRequest request = o.request;
+    request.engine = o.engine.options();
+    request.engine.ram = budget.of(package.manifest().expert_bytes());
+    all.push_back({budget.text, bench_package(o.package, request)});
+    measure_limits(o, package, all.back().result, limits);
+    if (!o.json) print_budget(all.back(), limits);
+  }
+  if (svg) svg->append(plot_budgets(all, limits, package.manifest().family));
+  if (o.json) return print_json(o, all, limits);
+  print_limits(limits, thread_count(o));
+  if (all.size() > 1) print_summary(all, limits);
+}
 
-  if (o.prompt) {
-    std::vector<double> rates;
-    for (uint64_t r = 0; r <= o.repeat; ++r) {  // the first one warms up
-      const auto sequence = engine.make_sequence();
-      const auto tokens = random_tokens(o.prompt, engine.config().n_vocab, r);
-      const auto begin = Clock::now();
-      engine.eval(*sequence, tokens);
-      if (r > 0) rates.push_back(static_cast<double>(o.prompt) / seconds_since(begin));
-    }
-    const Rate rate = rate_of(rates);
-    if (!o.json) print_rate("prefill", o.prompt, 0, rate, "");
-    out["prefill"] = {{"tokens", o.prompt}, {"tokens_per_second", to_json(rate)}};
-  }
-  for (const uint64_t depth : o.generate ? o.depths : std::vector<uint64_t>{}) {
-    std::vector<double> rates;
-    const auto sequence = engine.make_sequence();
-    if (depth) engine.eval(*sequence, random_tokens(depth, engine.config().n_vocab, 7));
-    const uint64_t rounds = std::min<uint64_t>(o.repeat, std::max<uint64_t>(1, o.generate / 4));
-    const auto tokens = random_tokens(o.generate, engine.config().n_vocab, 9);
-    for (uint64_t r = 0; r < rounds; ++r) {  // equal parts of the generated tokens
-      const uint64_t from = r * o.generate / rounds, to = (r + 1) * o.generate / rounds;
-      const auto begin = Clock::now();
-      for (uint64_t i = from; i < to; ++i) engine.eval(*sequence, {&tokens[i], 1});
-      rates.push_back(static_cast<double>(to - from) / seconds_since(begin));
-    }
-    const Rate rate = rate_of(rates);
-    // Attention reads the keys and values of all positions so far.
-    const double kv = static_cast<double>(plan.kv_bytes) * static_cast<double>(depth + o.generate / 2) /
-                      static_cast<double>(plan.ctx);
-    const double bandwidth = rate.median * (static_cast<double>(token_bytes) + (depth ? kv : 0.0));
-    uses.push_back({depth, bandwidth});
-    if (!o.json) print_rate("decode", o.generate, depth, rate, fmt::format("; {:.1f} GB/s", bandwidth / 1e9));
-    out["decode"].push_back({{"depth", depth},
-                             {"tokens", o.generate},
-                             {"tokens_per_second", to_json(rate)},
-                             {"bytes_per_second", bandwidth}});
-  }
-  const uint64_t peak = peak_memory();
-  out["peak_rss_bytes"] = peak;
-  std::optional<MachineLimits> m;  // last: it needs memory of its own
-  if (!uses.empty()) m = limits(o, engine.threads());
-  if (m) out["memory_limit_bytes_per_second"] = m->memory_bytes_per_s;
-  if (o.json) {
-    fmt::print("{}\n", out.dump(1));
-    return;
-  }
-  fmt::print("peak memory {}\n", format_bytes(peak));
-  for (const Use& u : uses)
-    fmt::print("decode at {} uses {:.0f} % of the {:.1f} GB/s that {} threads can read\n", u.depth,
-               100 * u.bytes_per_s / m->memory_bytes_per_s, m->memory_bytes_per_s / 1e9, m->threads);
+// Options.
+
+Budget parse_budget(const std::string& text) {
+  if (!text.ends_with('%')) return {.text = text, .bytes = parse_bytes(text)};
+  double percent = 0;
+  const char* end = text.data() + text.size() - 1;
+  const auto [at, err] = std::from_chars(text.data(), end, percent);
+  if (err != std::errc() || at != end || !(percent > 0 && percent <= 100))
+    fail(Errc::InvalidArgument, "'{}' is not a share of the experts: write for example 25%, at most 100%",
+         text);
+  return {.text = text, .percent = percent};
+}
+
+// An option whose value `parse` understands or refuses with an Error.
+template <class Parse>
+CLI::Option* add_parsed_option(CLI::App& cmd, const std::string& name, const std::string& help, Parse parse) {
+  return cmd.add_option_function<std::string>(
+      name,
+      [name, parse](const std::string& text) {
+        try {
+          parse(text);
+        } catch (const Error& e) {
+          throw CLI::ValidationError(name, e.what());
+        }
+      },
+      help);
+}
+
+void add_budgets(CLI::App& cmd, Options& o) {
+  cmd.remove_option(cmd.get_option("--ram"));  // elsewhere one size; here several, and shares
+  add_parsed_option(
+      cmd, "--ram",
+      "Expert slots in RAM: sizes or shares of all experts, separated by commas, measured in turn "
+      "(default: what is available)",
+      [&o](const std::string& text) {
+        for (size_t at = 0; at <= text.size();) {
+          const size_t end = std::min(text.find(',', at), text.size());
+          o.budgets.push_back(parse_budget(text.substr(at, end - at)));
+          at = end + 1;
+        }
+      })
+      ->type_name("25%,8GiB");
+}
+
+void add_conditions(CLI::App& cmd, Options& o) {
+  static const std::map<std::string, CacheState> kStates = {
+      {"cold", CacheState::Cold}, {"warm", CacheState::Warm}, {"rotating", CacheState::Rotating}};
+  cmd.add_option(
+         "--state", o.request.state,
+         "What the slots hold: nothing (cold), what the tokens before left there (warm), or what another "
+         "text left there (rotating)")
+      ->transform(CLI::CheckedTransformer(kStates).description(""))
+      ->type_name("cold|warm|rotating")
+      ->default_str("warm");
+  add_parsed_option(
+      cmd, "--routing",
+      "Who chooses experts: the model, or draws: uniform, zipf:S (rank r has weight r^-S), log:FILE",
+      [&o](const std::string& text) { o.request.routing = parse_routing(text); })
+      ->type_name("ROUTING")
+      ->default_str("model");
+  cmd.add_option("--seed", o.request.seed, "Of tokens and drawn routes")->capture_default_str();
+}
+
+void check_options(const Options& o) {
+  if (o.machine == !o.package.empty()) throw CLI::RequiredError("PACKAGE or --machine");
+  if (o.machine && (!o.svg.empty() || !o.budgets.empty()))
+    throw CLI::ValidationError("--machine", "has no use for --ram and --svg");
+  if (!o.svg.empty() && !o.request.generate)
+    throw CLI::ValidationError("--svg", "shows decoding: -n must not be 0");
+  if (o.request.state == CacheState::Rotating && o.request.depths != std::vector<uint64_t>{0})
+    throw CLI::ValidationError("--depth",
+                               "rotating texts decode after their prefill; give its length as --prompt");
 }
 
 }  // namespace
@@ -156,22 +186,30 @@ void add_bench_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("bench", "Measure the speed of a model or of this machine");
   cmd->footer(
       "With a package: time to load, prefill and decode in tokens per second (median, least and most of the\n"
-      "repetitions) on random tokens, which choose experts almost evenly, and how much of the memory "
-      "bandwidth,\n"
-      "measured in the same run, decoding uses. With --machine: the limits of this processor.");
+      "repetitions) on random tokens, which choose experts almost evenly. Where all experts fit, they are\n"
+      "loaded first, and the result is compared with the memory bandwidth that was measured in the same "
+      "run.\n"
+      "Otherwise they are streamed, and the result is compared with the limit that the drive and the memory\n"
+      "set: what was missed at the drive's speed, then all that is touched at the memory's.\n"
+      "With --machine: the limits of this processor.");
   auto o = std::make_shared<Options>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package");
   cmd->add_flag("--machine", o->machine, "Measure memory, arithmetic and the cost of a parallel region");
-  cmd->add_option("--prompt", o->prompt, "Tokens of the prefill; 0: none")->capture_default_str();
-  cmd->add_option("-n", o->generate, "Tokens to decode; 0: none")->capture_default_str();
-  cmd->add_option("--depth", o->depths, "Decode after this many tokens; several, separated by commas")
+  cmd->add_option("--prompt", o->request.prompt, "Tokens of the prefill; 0: none")->capture_default_str();
+  cmd->add_option("-n", o->request.generate, "Tokens to decode; 0: none")->capture_default_str();
+  cmd->add_option("--depth", o->request.depths, "Decode after this many tokens; several, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
-  cmd->add_option("--repeat", o->repeat, "Repetitions")->check(CLI::Range(1, 1000))->capture_default_str();
+  cmd->add_option("--repeat", o->request.repeat, "Repetitions, or texts in turn")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   add_engine_options(*cmd, o->engine);
+  add_budgets(*cmd, *o);
+  add_conditions(*cmd, *o);
+  cmd->add_option("--svg", o->svg, "Plot decoding over the budget into this file");
   cmd->add_flag("--json", o->json, "Answer as JSON");
   cmd->callback([o] {
-    if (o->machine == !o->package.empty()) throw CLI::RequiredError("PACKAGE or --machine");
+    check_options(*o);
     o->machine ? print_machine(*o) : bench_model(*o);
   });
 }

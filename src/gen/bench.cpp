@@ -1,0 +1,357 @@
+#include "gen/bench.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/threads.h"
+
+namespace moeflux {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Decoding from a cache that another kind of work has filled is not the steady state yet; and with skewed
+// routes some slots may never be filled.
+constexpr uint64_t kLeastWarmup = 16, kMostWarmup = 128;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+Rate rate_of(std::vector<double> v) {
+  std::ranges::sort(v);
+  return {v[v.size() / 2], v.front(), v.back()};
+}
+
+std::vector<Token> random_tokens(size_t n, uint64_t vocab, uint64_t seed) {
+  std::vector<Token> tokens;
+  for (size_t i = 0; i < n; ++i) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    tokens.push_back(static_cast<Token>((seed >> 33) % vocab));
+  }
+  return tokens;
+}
+
+// Pages of the package's files that the system still holds would make a slow drive look fast.
+void forget_cached_pages(const Package& package) {
+  for (const ExpertLayer& layer : package.manifest().layers) {
+    const File file = File::open_read(package.folder() / layer.file);
+    posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);  // a hint: what it does not reach stays
+  }
+}
+
+EngineOptions sized(const BenchRequest& r) {
+  EngineOptions o = r.engine;
+  const uint64_t deepest = r.state == CacheState::Rotating ? r.prompt : std::ranges::max(r.depths);
+  o.ctx = std::max({o.ctx, deepest + r.generate, r.prompt, uint64_t{1}});
+  return o;
+}
+
+// The bytes of the experts that steps choose, each counted once per step and layer.
+class TouchCounter {
+ public:
+  TouchCounter(const Manifest& manifest, uint64_t n_experts) : manifest_(manifest), last_(n_experts) {}
+  uint64_t bytes() const { return bytes_; }
+
+  Tap tap() {
+    return {.call =
+                [this](const TapTensor& t) {
+                  count(t);
+                  return false;
+                },
+            .only_routes = true};
+  }
+
+ private:
+  void count(const TapTensor& t) {
+    const uint64_t record_bytes = manifest_.find_layer(t.layer)->record_bytes;
+    ++call_;
+    for (const float id : t.values) {
+      uint64_t& last = last_[static_cast<size_t>(id)];
+      if (last != call_) bytes_ += record_bytes;
+      last = call_;
+    }
+  }
+
+  const Manifest& manifest_;
+  std::vector<uint64_t> last_;  // by expert: the call that it was last seen in
+  uint64_t call_ = 0, bytes_ = 0;
+};
+
+// One engine, the routes that it is given, and what they touch.
+class Subject {
+ public:
+  Subject(const fs::path& package, const BenchRequest& request)
+      : request_(request),
+        begin_(Clock::now()),
+        engine_(package, sized(request)),
+        touched_(engine_.package().manifest(), engine_.config().moe.n_experts) {
+    if (request.state != CacheState::Cold) engine_.load_experts();
+    load_s_ = seconds_since(begin_);
+    new_routes(0);
+  }
+
+  // Another text: other experts are the popular ones, where the routes are drawn.
+  void new_routes(uint64_t text) {
+    const MoeConfig& moe = engine_.config().moe;
+    routes_ = make_route_source(request_.routing, {engine_.config().n_layers(), moe.n_experts, moe.top_k},
+                                request_.seed + text);
+    tap_ = chain_taps(routes_ ? route_tap(*routes_) : Tap{}, touched_.tap());
+  }
+
+  void eval(Sequence& sequence, std::span<const Token> tokens) { engine_.eval(sequence, tokens, 1, tap_); }
+  void eval_one_by_one(Sequence& sequence, std::span<const Token> tokens) {
+    for (const Token& token : tokens) eval(sequence, {&token, 1});
+  }
+  std::vector<Token> text(size_t n, uint64_t number) const {
+    return random_tokens(n, engine_.config().n_vocab, request_.seed + number);
+  }
+  std::unique_ptr<Sequence> make_sequence() { return engine_.make_sequence(); }
+
+  // As many slots as there are have been written once. What a class of slots cannot use of its share, less
+  // than one record, stays empty.
+  bool slots_filled() const {
+    const uint64_t slack = ExpertStore::least_budget(engine_.package().manifest());
+    return engine_.store_stats().bytes_read + slack >= engine_.plan().ram_slot_bytes;
+  }
+
+  const Engine& engine() const { return engine_; }
+  uint64_t touched_bytes() const { return touched_.bytes(); }
+  double load_s() const { return load_s_; }
+
+ private:
+  const BenchRequest& request_;
+  const Clock::time_point begin_;
+  Engine engine_;
+  double load_s_ = 0;
+  TouchCounter touched_;
+  std::unique_ptr<RouteSource> routes_;
+  Tap tap_;
+};
+
+// Adds up repetitions of one kind of work.
+class Meter {
+ public:
+  Meter(uint64_t depth, uint64_t length) {
+    sum_.depth = depth;
+    sum_.length = length;
+  }
+
+  template <class Work>
+  void measure(const Subject& subject, uint64_t tokens, Work work) {
+    const StoreStats before = subject.engine().store_stats();
+    const uint64_t touched = subject.touched_bytes();
+    const auto begin = Clock::now();
+    work();
+    const double seconds = seconds_since(begin);
+    sum_.store = sum_.store + (subject.engine().store_stats() - before);
+    sum_.touched_expert_bytes += subject.touched_bytes() - touched;
+    sum_.tokens += tokens;
+    sum_.seconds += seconds;
+    rates_.push_back(static_cast<double>(tokens) / seconds);
+  }
+
+  Measured result() const {
+    Measured m = sum_;
+    m.rate = rate_of(rates_);
+    return m;
+  }
+
+ private:
+  Measured sum_;
+  std::vector<double> rates_;
+};
+
+class Bench {
+ public:
+  Bench(const fs::path& package, const BenchRequest& request) : package_(package), request_(request) {}
+
+  BenchResult run() {
+    result_.peak_is_own = reset_peak_memory();
+    switch (request_.state) {
+      case CacheState::Cold:
+        cold();
+        break;
+      case CacheState::Warm:
+        warm();
+        break;
+      case CacheState::Rotating:
+        rotating();
+        break;
+    }
+    result_.peak_bytes = peak_memory();
+    return std::move(result_);
+  }
+
+ private:
+  std::unique_ptr<Subject> make_subject() {
+    forget_cached_pages(Package(package_));
+    auto subject = std::make_unique<Subject>(package_, request_);
+    result_.plan = subject->engine().plan();
+    result_.threads = subject->engine().threads();
+    result_.load_s = subject->load_s();
+    result_.in_memory = request_.state != CacheState::Cold && result_.plan.ssd_only_bytes == 0;
+    return subject;
+  }
+
+  void cold() {
+    if (!request_.prompt && !request_.generate) make_subject();  // for the plan
+    if (request_.prompt) {
+      Meter meter(0, request_.prompt);
+      for (uint64_t r = 0; r < request_.repeat; ++r) prefill(*make_subject(), r, meter);
+      result_.prefill = meter.result();
+    }
+    for (const uint64_t depth : decode_depths()) {
+      Meter meter(depth, request_.generate);
+      for (uint64_t r = 0; r < request_.repeat; ++r) {
+        const auto subject = make_subject();
+        const auto sequence = sequence_at(*subject, depth);
+        decode(*subject, *sequence, subject->text(request_.generate, 9 + r), meter);
+      }
+      result_.decode.push_back(meter.result());
+    }
+  }
+
+  void warm() {
+    const auto subject = make_subject();
+    if (request_.prompt) {
+      Meter warm_up(0, 0), meter(0, request_.prompt);
+      prefill(*subject, 0, warm_up);
+      for (uint64_t r = 1; r <= request_.repeat; ++r) prefill(*subject, r, meter);
+      result_.prefill = meter.result();
+    }
+    if (request_.generate) fill_slots(*subject);
+    for (const uint64_t depth : decode_depths()) {
+      Meter meter(depth, request_.generate);
+      const auto sequence = sequence_at(*subject, depth);
+      const std::vector<Token> tokens = subject->text(request_.generate, 9);
+      const uint64_t parts = std::min(request_.repeat, std::max<uint64_t>(1, tokens.size() / 4));
+      for (uint64_t part = 0; part < parts; ++part) {
+        const uint64_t from = part * tokens.size() / parts, to = (part + 1) * tokens.size() / parts;
+        decode(*subject, *sequence, std::span(tokens).subspan(from, to - from), meter);
+      }
+      result_.decode.push_back(meter.result());
+    }
+  }
+
+  void rotating() {
+    const auto subject = make_subject();
+    Meter warm_up(0, 0), prefills(0, request_.prompt), decodes(request_.prompt, request_.generate);
+    for (uint64_t r = 0; r <= request_.repeat; ++r) {  // the first one leaves something in the slots
+      subject->new_routes(r);
+      if (r == 1) result_.slots_filled = subject->slots_filled();
+      const auto sequence = subject->make_sequence();
+      const std::vector<Token> prompt = subject->text(request_.prompt, r);
+      if (!prompt.empty())
+        (r ? prefills : warm_up).measure(*subject, prompt.size(), [&] { subject->eval(*sequence, prompt); });
+      if (request_.generate)
+        decode(*subject, *sequence, subject->text(request_.generate, 1000 + r), r ? decodes : warm_up);
+    }
+    if (request_.prompt) result_.prefill = prefills.result();
+    if (request_.generate) result_.decode.push_back(decodes.result());
+  }
+
+  void prefill(Subject& subject, uint64_t number, Meter& meter) {
+    const auto sequence = subject.make_sequence();
+    const std::vector<Token> tokens = subject.text(request_.prompt, number);
+    meter.measure(subject, tokens.size(), [&] { subject.eval(*sequence, tokens); });
+  }
+
+  static void decode(Subject& subject, Sequence& sequence, std::span<const Token> tokens, Meter& meter) {
+    meter.measure(subject, tokens.size(), [&] { subject.eval_one_by_one(sequence, tokens); });
+  }
+
+  std::vector<uint64_t> decode_depths() const {
+    return request_.generate ? request_.depths : std::vector<uint64_t>{};
+  }
+
+  static std::unique_ptr<Sequence> sequence_at(Subject& subject, uint64_t depth) {
+    auto sequence = subject.make_sequence();
+    if (depth) subject.eval(*sequence, subject.text(depth, 7));
+    return sequence;
+  }
+
+  // One sequence at a time, as the plan has it.
+  void fill_slots(Subject& subject) {
+    const std::vector<Token> tokens = subject.text(kMostWarmup, 5);
+    std::unique_ptr<Sequence> sequence;
+    uint64_t& n = result_.warmup_tokens;
+    for (; !result_.in_memory && n < kMostWarmup && (n < kLeastWarmup || !subject.slots_filled()); ++n) {
+      if (!sequence || sequence->position() == sequence->capacity()) {
+        sequence.reset();
+        sequence = subject.make_sequence();
+      }
+      subject.eval(*sequence, {&tokens[n], 1});
+    }
+    result_.slots_filled = subject.slots_filled();
+  }
+
+  const fs::path& package_;
+  const BenchRequest& request_;
+  BenchResult result_;
+};
+
+}  // namespace
+
+double Measured::missed_bytes() const {
+  const auto read = static_cast<double>(store.bytes_read);
+  if (store.reads == 0) return read;
+  return read *
+         (1 - std::min(1.0, static_cast<double>(store.prefetch_wasted) / static_cast<double>(store.reads)));
+}
+
+double BenchResult::token_bytes(const Measured& decoded) const {
+  const double weights = static_cast<double>(plan.token_resident_bytes) +
+                         decoded.per_token(static_cast<double>(decoded.touched_expert_bytes));
+  if (!decoded.depth) return weights;
+  // Attention reads the keys and values of all positions so far.
+  const double positions = static_cast<double>(decoded.depth) + static_cast<double>(decoded.length) / 2;
+  return weights + static_cast<double>(plan.kv_bytes) * positions / static_cast<double>(plan.ctx);
+}
+
+bool BenchResult::read_experts() const {
+  const auto reads = [](const Measured& m) { return m.store.bytes_read > 0; };
+  return (prefill && reads(*prefill)) || std::ranges::any_of(decode, reads);
+}
+
+BenchResult bench_package(const fs::path& package, const BenchRequest& request) {
+  return Bench(package, request).run();
+}
+
+double decode_limit(double missed_bytes, double touched_bytes, double drive_bytes_per_s,
+                    double memory_bytes_per_s) {
+  double seconds = touched_bytes / memory_bytes_per_s;
+  if (missed_bytes > 0) seconds += missed_bytes / drive_bytes_per_s;
+  return 1 / seconds;
+}
+
+double drive_bytes_per_s(const Package& package) {
+  constexpr size_t kReads = 8;  // in flight
+  constexpr double kSeconds = 1;
+  const std::vector<ExpertLayer>& layers = package.manifest().layers;
+  check(!layers.empty(), "a package with experts");
+  forget_cached_pages(package);
+  std::atomic<uint64_t> bytes = 0;
+  const auto begin = Clock::now();
+  parallel_for(kReads, kReads, [&](size_t thread) {
+    uint64_t state = thread;
+    const auto below = [&state](uint64_t n) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      return (state >> 33) % n;
+    };
+    while (seconds_since(begin) < kSeconds) {
+      const ExpertLayer& layer = layers[below(layers.size())];
+      const AlignedBuffer into(layer.record_bytes);
+      package.read_record(layer, below(layer.n_experts()), into.bytes(), false, true);
+      bytes += layer.record_bytes;
+    }
+  });
+  return static_cast<double>(bytes) / seconds_since(begin);
+}
+
+}  // namespace moeflux

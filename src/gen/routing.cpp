@@ -1,0 +1,176 @@
+#include "gen/routing.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "base/error.h"
+
+namespace moeflux {
+namespace {
+
+class Random {  // splitmix64
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t next() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  double unit() { return (static_cast<double>(next() >> 11) + 0.5) * 0x1p-53; }  // 0 < u < 1
+
+ private:
+  uint64_t state_;
+};
+
+// K experts one after the other, each with a chance proportional to its weight among those that are left.
+class ZipfRoutes : public RouteSource {
+ public:
+  ZipfRoutes(const RouteShape& shape, double exponent, uint64_t seed) : shape_(shape) {
+    double sum = 0;
+    for (uint64_t r = 1; r <= shape.n_experts; ++r) {
+      log_weight_.push_back(-exponent * std::log(static_cast<double>(r)));
+      cumulative_.push_back(sum += std::exp(log_weight_.back()));
+    }
+    Random seeds(seed);
+    for (uint64_t l = 0; l < shape.n_layers; ++l) {
+      layers_.push_back({Random(seeds.next()), std::vector<uint32_t>(shape.n_experts)});
+      std::vector<uint32_t>& experts = layers_.back().expert_of_rank;
+      std::iota(experts.begin(), experts.end(), 0u);
+      for (size_t i = experts.size(); i > 1; --i)
+        std::swap(experts[i - 1], experts[layers_.back().random.next() % i]);
+    }
+  }
+
+  void draw(uint64_t layer, size_t tokens, std::span<uint32_t> ids) override {
+    check(layer < layers_.size() && ids.size() == tokens * shape_.top_k, "routes of the source's shape");
+    Layer& l = layers_[layer];
+    for (size_t t = 0; t < tokens; ++t) {
+      const std::span<uint32_t> ranks = ids.subspan(t * shape_.top_k, shape_.top_k);
+      draw_ranks(l.random, ranks);
+      for (uint32_t& id : ranks) id = l.expert_of_rank[id];
+    }
+  }
+
+ private:
+  struct Layer {
+    Random random;
+    std::vector<uint32_t> expert_of_rank;
+  };
+
+  // Draws that were there before are drawn again, which leaves the right chances to the others. Where a few
+  // experts have nearly all the weight that could go on for long; after some attempts the rest is drawn in
+  // one pass.
+  void draw_ranks(Random& random, std::span<uint32_t> ranks) {
+    size_t n = 0;
+    for (size_t attempts = 4 * ranks.size(); n < ranks.size() && attempts > 0; --attempts) {
+      const double at = random.unit() * cumulative_.back();
+      const auto it = std::ranges::upper_bound(cumulative_, at);
+      const auto rank =
+          static_cast<uint32_t>(std::min<size_t>(it - cumulative_.begin(), cumulative_.size() - 1));
+      if (!contains(ranks.first(n), rank)) ranks[n++] = rank;
+    }
+    if (n < ranks.size()) draw_rest(random, ranks, n);
+  }
+
+  // The largest of log weight + Gumbel noise come in the order and with the chances of successive draws.
+  void draw_rest(Random& random, std::span<uint32_t> ranks, size_t n) {
+    keys_.clear();
+    for (uint32_t r = 0; r < shape_.n_experts; ++r)
+      if (!contains(ranks.first(n), r))
+        keys_.emplace_back(log_weight_[r] - std::log(-std::log(random.unit())), r);
+    const auto missing = static_cast<ptrdiff_t>(ranks.size() - n);
+    std::partial_sort(keys_.begin(), keys_.begin() + missing, keys_.end(), std::greater<>());
+    for (ptrdiff_t i = 0; i < missing; ++i)
+      ranks[n + static_cast<size_t>(i)] = keys_[static_cast<size_t>(i)].second;
+  }
+
+  static bool contains(std::span<const uint32_t> ranks, uint32_t rank) {
+    return std::ranges::find(ranks, rank) != ranks.end();
+  }
+
+  const RouteShape shape_;
+  std::vector<double> log_weight_, cumulative_;    // by rank
+  std::vector<std::pair<double, uint32_t>> keys_;  // scratch of draw_rest
+  std::vector<Layer> layers_;
+};
+
+constexpr double kMostExponent = 100;
+
+double parse_exponent(std::string_view text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end || !(value > 0) || value > kMostExponent)
+    fail(Errc::InvalidArgument, "'{}' is not an exponent: zipf:S takes a number above 0, at most {}", text,
+         kMostExponent);
+  return value;
+}
+
+}  // namespace
+
+RoutingSpec parse_routing(std::string_view text) {
+  using Kind = RoutingSpec::Kind;
+  if (text == "model") return {};
+  if (text == "uniform") return {.kind = Kind::Uniform};
+  if (text.starts_with("zipf:")) return {.kind = Kind::Zipf, .exponent = parse_exponent(text.substr(5))};
+  if (text.starts_with("log:") && text.size() > 4) return {.kind = Kind::Log, .log = text.substr(4)};
+  fail(Errc::InvalidArgument, "'{}' is no routing: there is model, uniform, zipf:S and log:FILE", text);
+}
+
+std::string to_string(const RoutingSpec& spec) {
+  switch (spec.kind) {
+    case RoutingSpec::Kind::Model:
+      return "model";
+    case RoutingSpec::Kind::Uniform:
+      return "uniform";
+    case RoutingSpec::Kind::Zipf:
+      return fmt::format("zipf:{}", spec.exponent);
+    case RoutingSpec::Kind::Log:
+      return "log:" + spec.log.string();
+  }
+  panic("a kind of routing", __FILE__, __LINE__);
+}
+
+std::unique_ptr<RouteSource> make_route_source(const RoutingSpec& spec, const RouteShape& shape,
+                                               uint64_t seed) {
+  check(shape.top_k <= shape.n_experts, "no more picks than experts");
+  switch (spec.kind) {
+    case RoutingSpec::Kind::Model:
+      return nullptr;
+    case RoutingSpec::Kind::Uniform:
+      return std::make_unique<ZipfRoutes>(shape, 0.0, seed);
+    case RoutingSpec::Kind::Zipf:
+      return std::make_unique<ZipfRoutes>(shape, spec.exponent, seed);
+    case RoutingSpec::Kind::Log:
+      fail(Errc::Unsupported, "{}: recorded routes cannot be replayed in this program", spec.log.string());
+  }
+  panic("a kind of routing", __FILE__, __LINE__);
+}
+
+Tap route_tap(RouteSource& source) {
+  const auto replace = [&source, ids = std::vector<uint32_t>()](const TapTensor& t) mutable {
+    ids.resize(t.values.size());
+    source.draw(t.layer, t.rows, ids);
+    std::ranges::transform(ids, t.values.begin(), [](uint32_t id) { return static_cast<float>(id); });
+    return true;
+  };
+  return {.call = replace, .only_routes = true};
+}
+
+Tap chain_taps(Tap first, Tap second) {
+  if (!first.call) return second;
+  if (!second.call) return first;
+  const bool only_routes = first.only_routes && second.only_routes;
+  const auto both = [first = std::move(first), second = std::move(second)](const TapTensor& t) {
+    const bool changed_first = first.wants(t.name) && first.call(t);
+    const bool changed_second = second.wants(t.name) && second.call(t);
+    return changed_first || changed_second;
+  };
+  return {.call = both, .only_routes = only_routes};
+}
+
+}  // namespace moeflux
