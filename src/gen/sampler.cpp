@@ -133,6 +133,13 @@ Sampler::Sampler(const SamplerOptions& options, size_t n_vocab, const Ops& ops)
   if (options_.logprobs) published_.emplace(n_vocab, ops);
 }
 
+void Sampler::read(std::span<const Token> prompt) {
+  for (const Token t : prompt)
+    if (t >= logits_.n_vocab())
+      fail(Errc::InvalidArgument, "token {} is not in the vocabulary of {}", t, logits_.n_vocab());
+  penalties_.read(prompt);
+}
+
 Sample Sampler::sample(std::span<const float> logits, size_t position, const Allowed& allowed) {
   prepare(logits, position, allowed);
   Sample out{options_.temperature == 0 ? logits_.best() : draw(position)};

@@ -78,8 +78,9 @@ class Sampler {
   // All tables of operations give the same choices.
   Sampler(const SamplerOptions& options, size_t n_vocab, const Ops& ops = *runnable_ops().front());
 
-  // The text: what came before, and each token that was generated after it.
-  void read(std::span<const Token> prompt) { penalties_.read(prompt); }
+  // The text: what came before, and each token that was generated after it. Throws Error{InvalidArgument}
+  // for tokens that are not in the vocabulary.
+  void read(std::span<const Token> prompt);
   void accept(Token token) { penalties_.accept(token); }
 
   // The token for `position`, counted from the start of the text. Throws Error{Corrupt} where a logit is NaN
