@@ -296,6 +296,17 @@ TEST(Convert, MtpIsLeftOutOrKept) {
   EXPECT_THROW(convert(test::golden_checkpoint("qwen3_moe"), temp / "pk3", {}, true), Error);
 }
 
+TEST(Convert, WhatTextAndSamplingNeedIsCopied) {
+  const TempFolder temp;
+  fs::copy(test::golden_checkpoint("mixtral"), temp / "from");
+  const std::vector<std::string> names = {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                                          "chat_template.jinja"};
+  for (const std::string& name : names) test::write_file(temp / "from" / name, "{\"in\": \"" + name + "\"}");
+  convert(temp / "from", temp / "pk", {});
+  for (const std::string& name : names)
+    EXPECT_EQ(test::read_file(temp / "pk" / name), test::read_file(temp / "from" / name)) << name;
+}
+
 TEST(Convert, TensorsThatBelongToNothingAreRefused) {
   const TempFolder temp;
   fs::create_directories(temp / "ck");

@@ -90,7 +90,7 @@ TEST(RoutingLogPath, TheSecondOfTwoTapsSeesWhatTheFirstHasChanged) {
   const TempFolder temp;
   RoutingLogWriter log(temp / "log", {{0}, 8, 2, 4096});
   const Tap draw{[](const TapTensor& t) { return t.values[0] = 5, true; }, true};
-  const Tap both = join_taps(draw, routing_log_tap(log));
+  const Tap both = chain_taps(draw, routing_log_tap(log));
   EXPECT_TRUE(both.only_routes);
   std::vector<float> ids = {1, 2};
   EXPECT_TRUE(both.call({"topk_ids", 0, 1, 2, ids}));
@@ -98,11 +98,11 @@ TEST(RoutingLogPath, TheSecondOfTwoTapsSeesWhatTheFirstHasChanged) {
   EXPECT_EQ(read_log(temp / "log").at(0).ids[0], (std::vector<uint32_t>{5, 2}));
 
   int seen = 0;
-  const Tap everything = join_taps({[&](const TapTensor&) { return ++seen, false; }}, draw);
+  const Tap everything = chain_taps({[&](const TapTensor&) { return ++seen, false; }}, draw);
   EXPECT_FALSE(everything.only_routes);
   EXPECT_FALSE(everything.call({"mlp", 0, 1, 2, ids})) << "the one that draws routes must not see it";
   EXPECT_EQ(seen, 1);
-  EXPECT_FALSE(join_taps({}, {}).wants("topk_ids"));
+  EXPECT_FALSE(chain_taps({}, {}).wants("topk_ids"));
 }
 
 TEST(RoutingLogPath, CacheSimComparesPoliciesWithTheOptimum) {

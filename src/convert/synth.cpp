@@ -389,7 +389,8 @@ void write_synthetic_checkpoint(const fs::path& source, const fs::path& out, con
     write_text(folder.path() / "model.safetensors.index.json",
                Json{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}}.dump(1) + "\n");
   write_text(folder.path() / "config.json", s.config.dump(1) + "\n");
-  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json"})
+  for (const char* name :
+       {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"})
     if (fs::exists(source / name)) fs::copy_file(source / name, folder.path() / name);
   folder.publish();
 }

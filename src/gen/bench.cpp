@@ -3,12 +3,10 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/threads.h"
 
 namespace moeflux {
 namespace {
@@ -39,10 +37,8 @@ std::vector<Token> random_tokens(size_t n, uint64_t vocab, uint64_t seed) {
 
 // Pages of the package's files that the system still holds would make a slow drive look fast.
 void forget_cached_pages(const Package& package) {
-  for (const ExpertLayer& layer : package.manifest().layers) {
-    const File file = File::open_read(package.folder() / layer.file);
-    posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);  // a hint: what it does not reach stays
-  }
+  for (const RecordFile& f : package.record_files())
+    posix_fadvise(f.buffered->fd(), 0, 0, POSIX_FADV_DONTNEED);  // a hint: what it does not reach stays
 }
 
 EngineOptions sized(const BenchRequest& r) {
@@ -190,10 +186,11 @@ class Bench {
 
  private:
   std::unique_ptr<Subject> make_subject() {
-    forget_cached_pages(Package(package_));
+    forget_cached_pages(Package(package_, request_.engine.stripes));
     auto subject = std::make_unique<Subject>(package_, request_);
     result_.plan = subject->engine().plan();
     result_.threads = subject->engine().threads();
+    result_.reads = subject->engine().drive().settings;
     result_.load_s = subject->load_s();
     result_.in_memory = request_.state != CacheState::Cold && result_.plan.ssd_only_bytes == 0;
     return subject;
@@ -315,8 +312,8 @@ double BenchResult::token_bytes(const Measured& decoded) const {
 }
 
 bool BenchResult::read_experts() const {
-  const auto reads = [](const Measured& m) { return m.store.bytes_read > 0; };
-  return (prefill && reads(*prefill)) || std::ranges::any_of(decode, reads);
+  const auto any = [](const Measured& m) { return m.store.bytes_read > 0; };
+  return (prefill && any(*prefill)) || std::ranges::any_of(decode, any);
 }
 
 BenchResult bench_package(const fs::path& package, const BenchRequest& request) {
@@ -330,28 +327,11 @@ double decode_limit(double missed_bytes, double touched_bytes, double drive_byte
   return 1 / seconds;
 }
 
-double drive_bytes_per_s(const Package& package) {
-  constexpr size_t kReads = 8;  // in flight
-  constexpr double kSeconds = 1;
-  const std::vector<ExpertLayer>& layers = package.manifest().layers;
-  check(!layers.empty(), "a package with experts");
-  forget_cached_pages(package);
-  std::atomic<uint64_t> bytes = 0;
-  const auto begin = Clock::now();
-  parallel_for(kReads, kReads, [&](size_t thread) {
-    uint64_t state = thread;
-    const auto below = [&state](uint64_t n) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      return (state >> 33) % n;
-    };
-    while (seconds_since(begin) < kSeconds) {
-      const ExpertLayer& layer = layers[below(layers.size())];
-      const AlignedBuffer into(layer.record_bytes);
-      package.read_record(layer, below(layer.n_experts()), into.bytes(), false, true);
-      bytes += layer.record_bytes;
-    }
-  });
-  return static_cast<double>(bytes) / seconds_since(begin);
+double drive_bytes_per_s(const Package& package, const ReadSettings& settings) {
+  constexpr uint64_t kBytes = 2u << 30;  // about a second
+  const std::vector<RecordFile> files = package.record_files();
+  check(!files.empty(), "a package with experts");
+  return measure_drive(files, settings, std::min(kBytes, 4 * package.manifest().expert_bytes()));
 }
 
 }  // namespace moeflux

@@ -51,6 +51,7 @@ struct Measured {
 struct BenchResult {
   MemoryPlan plan;
   size_t threads = 0;
+  ReadSettings reads;
   bool in_memory = false;      // all experts were loaded before
   double load_s = 0;           // until the engine was ready; of the last one where there were several
   uint64_t warmup_tokens = 0;  // decoded before the measurement
@@ -72,7 +73,7 @@ BenchResult bench_package(const fs::path& package, const BenchRequest& request);
 double decode_limit(double missed_bytes, double touched_bytes, double drive_bytes_per_s,
                     double memory_bytes_per_s);
 
-// What the drive gives when it is asked for random experts, several at once.
-double drive_bytes_per_s(const Package& package);
+// What the drive gives when it is asked for random experts with these reads.
+double drive_bytes_per_s(const Package& package, const ReadSettings& settings);
 
 }  // namespace moeflux

@@ -106,7 +106,7 @@ TEST(Bench, MoreSlotsHitMore) {
   EXPECT_GT(hits(expert_bytes() * 3 / 4), hits(expert_bytes() / 4));
 }
 
-TEST(Bench, TheDriveIsMeasured) { EXPECT_GT(drive_bytes_per_s(Package(package())), 0); }
+TEST(Bench, TheDriveIsMeasured) { EXPECT_GT(drive_bytes_per_s(Package(package()), {}), 0); }
 
 }  // namespace
 }  // namespace moeflux

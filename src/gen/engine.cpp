@@ -7,6 +7,7 @@
 #include "base/threads.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/reference_backend.h"
+#include "gen/generate.h"
 
 namespace moeflux {
 namespace {
@@ -116,16 +117,18 @@ std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> token
 
 std::vector<Token> Engine::generate_greedy(Sequence& sequence, std::span<const Token> prompt, size_t n,
                                            const std::function<void(Token)>& on_token, const Tap& tap) {
-  std::vector<Token> out;
-  std::vector<Token> fed(prompt.begin(), prompt.end());
-  while (out.size() < n) {
-    const std::vector<float> logits = eval(sequence, fed, 1, tap);
-    const auto best = static_cast<Token>(std::ranges::max_element(logits) - logits.begin());
-    out.push_back(best);
-    fed = {best};
-    if (on_token) on_token(best);
-  }
-  return out;
+  GenerateOptions options;
+  options.tap = tap;
+  options.sampler.temperature = 0;
+  options.max_tokens = n;
+  const Generated out = generate(*this, sequence, prompt, options, [&](const Sample& sample) {
+    if (on_token) on_token(sample.token);
+    return Next::Continue;
+  });
+  if (out.tokens.size() < n)
+    fail(Errc::InvalidArgument, "the context of {} (--ctx) is full after {} of {} new tokens",
+         sequence.capacity(), out.tokens.size(), n);
+  return out.tokens;
 }
 
 }  // namespace moeflux

@@ -100,7 +100,7 @@ class Measurement {
     Picks mine, theirs;
     const bool compare_picks = reference_ && same_experts_;
     const std::vector<float> logits = engine_.eval(
-        sequence, tokens.first(n), n, compare_picks ? join_taps(tap_, pick_recorder(mine)) : tap_);
+        sequence, tokens.first(n), n, compare_picks ? chain_taps(tap_, pick_recorder(mine)) : tap_);
     const std::vector<float> wanted =
         reference_
             ? reference_->eval(*beside, tokens.first(n), n, compare_picks ? pick_recorder(theirs) : Tap{})

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "store/routing_log.h"
 
 namespace moeflux {
 namespace {
@@ -110,6 +111,45 @@ double parse_exponent(std::string_view text) {
   return value;
 }
 
+// The routes of a recording, token by token; after the last token it begins again.
+class LogRoutes : public RouteSource {
+ public:
+  LogRoutes(const RouteShape& shape, const std::filesystem::path& path) : top_k_(shape.top_k) {
+    RoutingLogReader log(path);
+    const RoutingShape& s = log.shape();
+    if (s.n_experts != shape.n_experts || s.top_k != shape.top_k || s.layers.back() >= shape.n_layers)
+      fail(Errc::InvalidArgument,
+           "{}: recorded with {} of {} experts and layers up to {}, but the model takes {} of {} and has {} "
+           "layers",
+           log.source(), s.top_k, s.n_experts, s.layers.back(), shape.top_k, shape.n_experts, shape.n_layers);
+    layers_.resize(shape.n_layers);
+    for (RoutingStep step; log.next(step);)
+      for (size_t i = 0; i < s.layers.size(); ++i) {
+        std::vector<uint32_t>& ids = layers_[s.layers[i]].ids;
+        ids.insert(ids.end(), step.ids[i].begin(), step.ids[i].end());
+      }
+    if (layers_[s.layers[0]].ids.empty()) fail(Errc::InvalidArgument, "{}: holds no routes", log.source());
+  }
+
+  void draw(uint64_t layer, size_t tokens, std::span<uint32_t> ids) override {
+    Layer& l = layers_.at(layer);
+    if (l.ids.empty()) fail(Errc::InvalidArgument, "the recording has no routes of layer {}", layer);
+    for (size_t t = 0; t < tokens; ++t) {
+      std::copy_n(l.ids.begin() + static_cast<ptrdiff_t>(l.next), top_k_,
+                  ids.begin() + static_cast<ptrdiff_t>(t * top_k_));
+      l.next = (l.next + top_k_) % l.ids.size();
+    }
+  }
+
+ private:
+  struct Layer {
+    std::vector<uint32_t> ids;  // [tokens, top_k]
+    size_t next = 0;
+  };
+  const size_t top_k_;
+  std::vector<Layer> layers_;
+};
+
 }  // namespace
 
 RoutingSpec parse_routing(std::string_view text) {
@@ -146,7 +186,7 @@ std::unique_ptr<RouteSource> make_route_source(const RoutingSpec& spec, const Ro
     case RoutingSpec::Kind::Zipf:
       return std::make_unique<ZipfRoutes>(shape, spec.exponent, seed);
     case RoutingSpec::Kind::Log:
-      fail(Errc::Unsupported, "{}: recorded routes cannot be replayed in this program", spec.log.string());
+      return std::make_unique<LogRoutes>(shape, spec.log);
   }
   panic("a kind of routing", __FILE__, __LINE__);
 }
@@ -159,18 +199,6 @@ Tap route_tap(RouteSource& source) {
     return true;
   };
   return {.call = replace, .only_routes = true};
-}
-
-Tap chain_taps(Tap first, Tap second) {
-  if (!first.call) return second;
-  if (!second.call) return first;
-  const bool only_routes = first.only_routes && second.only_routes;
-  const auto both = [first = std::move(first), second = std::move(second)](const TapTensor& t) {
-    const bool changed_first = first.wants(t.name) && first.call(t);
-    const bool changed_second = second.wants(t.name) && second.call(t);
-    return changed_first || changed_second;
-  };
-  return {.call = both, .only_routes = only_routes};
 }
 
 }  // namespace moeflux

@@ -45,7 +45,4 @@ std::unique_ptr<RouteSource> make_route_source(const RoutingSpec& spec, const Ro
 // Replaces the router's choice by the source's. The source outlives the tap.
 Tap route_tap(RouteSource& source);
 
-// Both taps, one after the other: the second sees what the first has changed.
-Tap chain_taps(Tap first, Tap second);
-
 }  // namespace moeflux

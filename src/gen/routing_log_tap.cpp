@@ -29,15 +29,4 @@ Tap routing_log_tap(RoutingLogWriter& log) {
           true};
 }
 
-Tap join_taps(Tap first, Tap second) {
-  if (!first.call) return second;
-  if (!second.call) return first;
-  const bool only_routes = first.only_routes && second.only_routes;
-  return {[first = std::move(first), second = std::move(second)](const TapTensor& t) {
-            const bool changed = first.wants(t.name) && first.call(t);
-            return (second.wants(t.name) && second.call(t)) || changed;
-          },
-          only_routes};
-}
-
 }  // namespace moeflux

@@ -12,8 +12,4 @@ RoutingShape routing_shape(const ModelConfig& config, const Manifest& manifest);
 // Sees routes alone and changes nothing. The log must live as long as the tap.
 Tap routing_log_tap(RoutingLogWriter& log);
 
-// Both taps, one after the other: the second sees what the first has changed. An empty tap adds nothing. To
-// record routes that another tap draws, let that one be the first.
-Tap join_taps(Tap first, Tap second);
-
 }  // namespace moeflux

@@ -70,6 +70,9 @@ struct Tap {
   explicit operator bool() const { return call && !only_routes; }  // sees everything
 };
 
+// Both taps, one after the other: the second sees what the first has changed. An empty one adds nothing.
+Tap chain_taps(Tap first, Tap second);
+
 // The activations of one batch on its way through the layers.
 class Step {
  public:

@@ -57,6 +57,18 @@ void Model::check_batch(const Batch& batch) const {
       fail(Errc::InvalidArgument, "token {} is not in the vocabulary of {}", t, config_.n_vocab);
 }
 
+Tap chain_taps(Tap first, Tap second) {
+  if (!first.call) return second;
+  if (!second.call) return first;
+  const bool only_routes = first.only_routes && second.only_routes;
+  const auto both = [first = std::move(first), second = std::move(second)](const TapTensor& t) {
+    const bool changed_first = first.wants(t.name) && first.call(t);
+    const bool changed_second = second.wants(t.name) && second.call(t);
+    return changed_first || changed_second;
+  };
+  return {.call = both, .only_routes = only_routes};
+}
+
 RouterRule router_rule(const MoeConfig& moe, Vector score_bias) {
   return {.kind = moe.router == Router::Softmax   ? RouterRule::Softmax
                   : moe.router == Router::Sigmoid ? RouterRule::Sigmoid

@@ -9,6 +9,7 @@
 #include "ops/pointwise_kernel.h"
 #include "ops/attention_kernel.h"
 #include "ops/delta_kernel.h"
+#include "ops/token_weight_kernel.h"
 // clang-format on
 
 namespace moeflux::MOEFLUX_ISA {
@@ -34,6 +35,9 @@ constexpr Ops table(const char* name) {
           .merge_attention = merge_attention,
           .finish_attention = finish_attention,
           .delta_block = delta_block,
+          .block_maxima = block_maxima,
+          .block_weights = block_weights,
+          .token_weights = token_weights,
           .peak_float = peak_float,
           .peak_int8 = peak_int8,
           .read_memory = read_memory};

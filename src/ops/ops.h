@@ -1,7 +1,7 @@
 // The CPU's operations as one table per instruction set, chosen once and handed down. Contracts and plain
-// versions are in linear.h, pointwise.h, attention.h and delta.h; every table keeps them with the same bits,
-// whatever the width of its registers: all kernels work on sixteen lanes (lanes_*.h). Functions are noexcept,
-// allocate nothing and may run on several threads at once on separate outputs.
+// versions are in linear.h, pointwise.h, attention.h, delta.h and token_weight.h; every table keeps them with
+// the same bits, whatever the width of its registers: all kernels work on sixteen lanes (lanes_*.h).
+// Functions are noexcept, allocate nothing and may run on several threads at once on separate outputs.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,7 @@
 #include "ops/attention.h"
 #include "ops/delta.h"
 #include "ops/linear.h"
+#include "ops/token_weight.h"
 
 namespace moeflux {
 
@@ -52,6 +53,14 @@ struct Ops {
 
   void (*delta_block)(const DeltaHead& head, size_t index, size_t count, const DeltaTokens& tokens,
                       float* scratch) noexcept;
+
+  // Sampling. maxima[b] is the largest of the 64 values of block b; true if all values are finite, and if
+  // not, maxima of blocks with a NaN mean nothing.
+  bool (*block_maxima)(const float* x, size_t blocks, float* maxima) noexcept;
+  // sums[b] is the sum of the weights of block b, and out[i] the weight of x[i].
+  void (*block_weights)(const float* x, const float* maxima, size_t blocks, const Weighing& weighing,
+                        uint64_t* sums) noexcept;
+  void (*token_weights)(const float* x, size_t n, const Weighing& weighing, uint64_t* out) noexcept;
 
   // Multiply-adds per call of each kind, for measuring what the processor can do at most.
   void (*peak_float)(size_t rounds) noexcept;

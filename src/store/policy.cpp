@@ -23,7 +23,6 @@ class Lru : public EvictionPolicy {
   }
 
   void insert(ExpertId id) override { link(id); }
-  void insert_ahead(ExpertId id) override { link(id); }
   void use(ExpertId id) override {
     unlink(id);
     link(id);
@@ -102,7 +101,6 @@ class Lfru : public EvictionPolicy {
     count(id);
     place(id, histories_[id]);
   }
-  void insert_ahead(ExpertId id) override { place(id, with_use(id)); }
   void use(ExpertId id) override {
     count(id);
     auto node = order_.extract({keys_[id], id});
@@ -173,10 +171,6 @@ class Forecast : public EvictionPolicy {
     check(experts_[id].present, "an expert that is in memory");
     count(id);
   }
-  void insert_ahead(ExpertId id) override {
-    enter(id);
-    experts_[id].stays_until = visits_.count(visits_.layer_of(id)) + 1;
-  }
   void remove(ExpertId id) override {
     check(experts_[id].present, "an expert that is in memory");
     experts_[id].present = experts_[id].listed = false;
@@ -184,8 +178,7 @@ class Forecast : public EvictionPolicy {
 
   std::optional<ExpertId> victim(const MayLeave& may_leave) override {
     if (const auto found = latest(may_leave)) return found;
-    for (uint32_t l = 0; l < shape_.n_layers; ++l)
-      list(l, true);  // those of the current visit, and read ahead
+    for (uint32_t l = 0; l < shape_.n_layers; ++l) list(l);  // those of the current visit as well
     return latest(may_leave);
   }
 
@@ -199,8 +192,7 @@ class Forecast : public EvictionPolicy {
   using Scales = std::array<float, kScales>;
 
   struct Expert {
-    Scales counts = {};        // faded up to its last use
-    uint32_t stays_until = 0;  // a visit of its layer: read ahead for it
+    Scales counts = {};  // faded up to its last use
     bool present = false, listed = false;
   };
   struct Candidate {
@@ -263,8 +255,8 @@ class Forecast : public EvictionPolicy {
     return 1 / std::clamp(chance, kLeastChance, kMostChance);
   }
 
-  // Makes the layer's heap anew. `all`: also those that were read ahead for its next visit.
-  void list(uint32_t layer, bool all) {
+  // Makes the layer's heap anew.
+  void list(uint32_t layer) {
     Layer& l = layers_[layer];
     l.outdated = false;
     l.heap.clear();
@@ -272,7 +264,7 @@ class Forecast : public EvictionPolicy {
     const Scales share = shares(std::max(n_visits, 1u));
     for (ExpertId id = layer * shape_.n_experts; id < (layer + 1) * shape_.n_experts; ++id) {
       Expert& e = experts_[id];
-      e.listed = e.present && (all || e.stays_until <= n_visits);
+      e.listed = e.present;
       if (e.listed) l.heap.push_back({wait_of(id, share, n_visits), id});
     }
     std::make_heap(l.heap.begin(), l.heap.end());
@@ -305,7 +297,7 @@ class Forecast : public EvictionPolicy {
     float most = 0;
     const uint32_t now = visits_.current() == Visits::kNowhere ? 0 : visits_.current();
     for (uint32_t l = 0; l < shape_.n_layers; ++l) {
-      if (layers_[l].outdated) list(l, false);
+      if (layers_[l].outdated) list(l);
       const auto candidate = longest(layers_[l], may_leave);
       if (!candidate) continue;
       const uint32_t ahead = (l > now ? l : l + shape_.n_layers) - now;  // layers to go: 1..n_layers

@@ -29,9 +29,6 @@ class EvictionPolicy {
   virtual ~EvictionPolicy() = default;
   virtual void insert(ExpertId id) = 0;  // is in memory from now on, and used
   virtual void use(ExpertId id) = 0;     // is in memory, and used again
-  // Is in memory from now on, before it is asked for. It counts as used only once use() says so, and stays at
-  // least until its layer has come by, unless there is no other to give up.
-  virtual void insert_ahead(ExpertId id) = 0;
   virtual void remove(ExpertId id) = 0;  // is no longer in memory; what is known of it may be kept
   // Which one to give up among those that may leave; nothing if none may. Does not remove it.
   virtual std::optional<ExpertId> victim(const std::function<bool(ExpertId)>& may_leave) = 0;

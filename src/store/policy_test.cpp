@@ -51,7 +51,7 @@ TEST(Policy, EveryPolicyGivesUpOnlyWhatMayLeave) {
           policy->remove(*victim);
           present.erase(*victim);
         }
-        random() % 5 == 0 ? policy->insert_ahead(id) : policy->insert(id);
+        policy->insert(id);
         present.insert(id);
         pinned.insert(id);
       }
@@ -79,7 +79,7 @@ TEST(Policy, LruGivesUpTheLeastRecent) {
   EXPECT_EQ(lru->victim(kAnyone), 5u);
   EXPECT_EQ(lru->victim([](ExpertId id) { return id != 5; }), 7u);
   lru->remove(5);
-  lru->insert_ahead(2);
+  lru->insert(2);
   EXPECT_EQ(lru->victim(kAnyone), 7u);
 }
 
@@ -127,22 +127,6 @@ TEST(Policy, ForecastKnowsTheRoundThroughTheLayers) {
   const auto others = [](ExpertId id) { return id != 2; };
   EXPECT_EQ(policy->victim(others), 0u);
   EXPECT_EQ(policy->victim([](ExpertId id) { return id == 4 || id == 6; }), 6u);
-}
-
-TEST(Policy, WhatWasReadAheadStaysUntilItsLayerHasComeBy) {
-  const auto policy = make_policy("forecast", {2, 4, 4});
-  policy->insert(0);
-  policy->insert(4);
-  for (int i = 0; i < 20; ++i) {
-    policy->use(0);
-    policy->use(4);
-  }
-  policy->insert_ahead(1);  // never used so far, of layer 0, which comes next
-  EXPECT_NE(policy->victim(kAnyone), 1u);
-  EXPECT_EQ(policy->victim([](ExpertId id) { return id == 1; }), 1u) << "where there is no other";
-  policy->use(0);  // not used after all
-  policy->use(4);
-  EXPECT_EQ(policy->victim(kAnyone), 1u);
 }
 
 double hit_rate(const CacheTrace& trace, const std::string& name, uint32_t n_slots) {

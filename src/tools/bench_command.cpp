@@ -64,46 +64,42 @@ const char* to_string(CacheState state) {
   return state == CacheState::Cold ? "cold" : state == CacheState::Warm ? "warm" : "rotating";
 }
 
-void print_json(const Options& o, const std::vector<BudgetResult>& all, const BenchLimits& limits) {
+void print_json(const Options& o, const std::vector<BudgetResult>& all) {
   Json budgets = Json::array();
-  for (const BudgetResult& b : all) budgets.push_back(to_json(b, limits));
+  for (const BudgetResult& b : all) budgets.push_back(to_json(b));
   const Json out{{"package", o.package},
                  {"state", to_string(o.request.state)},
                  {"routing", to_string(o.request.routing)},
                  {"seed", o.request.seed},
                  {"threads", thread_count(o)},
-                 {"memory_limit_bytes_per_second", limit_json(limits.memory)},
-                 {"drive_bytes_per_second", limit_json(limits.drive)},
                  {"budgets", budgets}};
   fmt::print("{}\n", out.dump(1, ' ', false, Json::error_handler_t::replace));
 }
 
-// What the budgets so far need. Takes memory of its own: no engine is alive then.
-void measure_limits(const Options& o, const Package& package, const BenchResult& result,
-                    BenchLimits& limits) {
-  if (limits.memory == 0 && !result.decode.empty())
-    limits.memory = machine_limits(o, result.threads).memory_bytes_per_s;
-  if (limits.drive == 0 && result.read_experts()) limits.drive = drive_bytes_per_s(package);
+// Takes memory of its own: no engine is alive then.
+BenchLimits measure_limits(const Options& o, const Package& package, const BenchResult& result) {
+  BenchLimits limits;
+  if (result.read_experts()) limits.drive = drive_bytes_per_s(package, result.reads);
+  if (!result.decode.empty()) limits.memory = machine_limits(o, result.threads).memory_bytes_per_s;
+  return limits;
 }
 
 void bench_model(const Options& o) {
   std::optional<File> svg;  // made at once: a path that cannot be written is refused before the work
-  const Package package(o.package);
+  const Package package(o.package, {o.engine.stripes.begin(), o.engine.stripes.end()});
   if (!o.svg.empty()) svg = File::create(o.svg);
-  BenchLimits limits;
   std::vector<BudgetResult> all;
   for (const Budget& budget : o.budgets.empty() ? std::vector<Budget>(1) : o.budgets) {
     BenchRequest request = o.request;
     request.engine = o.engine.options();
     request.engine.ram = budget.of(package.manifest().expert_bytes());
-    all.push_back({budget.text, bench_package(o.package, request)});
-    measure_limits(o, package, all.back().result, limits);
-    if (!o.json) print_budget(all.back(), limits);
+    all.push_back({budget.text, bench_package(o.package, request), {}});
+    all.back().limits = measure_limits(o, package, all.back().result);
+    if (!o.json) print_budget(all.back());
   }
-  if (svg) svg->append(plot_budgets(all, limits, package.manifest().family));
-  if (o.json) return print_json(o, all, limits);
-  print_limits(limits, thread_count(o));
-  if (all.size() > 1) print_summary(all, limits);
+  if (svg) svg->append(plot_budgets(all, package.manifest().family));
+  if (o.json) return print_json(o, all);
+  if (all.size() > 1) print_summary(all);
 }
 
 // Options.

@@ -46,6 +46,8 @@ void print_limit(const BenchResult& r, const Measured& decoded, const BenchLimit
       100 * decoded.rate.median / limit);
 }
 
+Json limit_json(double limit) { return limit > 0 ? Json(limit) : Json(); }  // null: not measured
+
 Json to_json(const Rate& r) { return {{"median", r.median}, {"min", r.least}, {"max", r.most}}; }
 
 Json to_json(const Measured& m, const BenchLimits& limits) {
@@ -88,13 +90,8 @@ Json decode_json(const BenchResult& r, const Measured& d, const BenchLimits& lim
 
 }  // namespace
 
-void print_limits(const BenchLimits& limits, size_t threads) {
-  if (limits.memory > 0) fmt::print("memory   {:.1f} GB/s with {} threads\n", in_gb(limits.memory), threads);
-  if (limits.drive > 0) fmt::print("drive    {:.2f} GB/s, random experts\n", in_gb(limits.drive));
-  std::fflush(stdout);
-}
-
-void print_budget(const BudgetResult& b, const BenchLimits& limits) {
+void print_budget(const BudgetResult& b) {
+  const BenchLimits& limits = b.limits;
   const BenchResult& r = b.result;
   const MemoryPlan& p = r.plan;
   fmt::print("{} of {} of experts in RAM ({}); loaded in {:.2f} s; planned memory {}\n",
@@ -116,13 +113,17 @@ void print_budget(const BudgetResult& b, const BenchLimits& limits) {
       print_limit(r, d, limits);
     }
   }
+  if (limits.memory > 0)
+    fmt::print("memory   {:.1f} GB/s with {} threads\n", in_gb(limits.memory), r.threads);
+  if (limits.drive > 0)
+    fmt::print("drive    {:.2f} GB/s, random experts, {}\n", in_gb(limits.drive), to_string(r.reads));
   fmt::print("peak memory {}, {:.1f} % of the plan{}\n", format_bytes(r.peak_bytes),
              100 * static_cast<double>(r.peak_bytes) / static_cast<double>(p.host_bytes),
              r.peak_is_own ? "" : " (of the whole process so far: this system cannot reset it)");
   std::fflush(stdout);
 }
 
-void print_summary(const std::vector<BudgetResult>& all, const BenchLimits& limits) {
+void print_summary(const std::vector<BudgetResult>& all) {
   fmt::print("\n{:>10} {:>11} {:>11} {:>11} {:>9} {:>9} {:>7} {:>9} {:>6}\n", "budget", "slots", "planned",
              "peak", "prefill", "decode", "hits", "limit", "of it");
   for (const BudgetResult& b : all) {
@@ -135,15 +136,14 @@ void print_summary(const std::vector<BudgetResult>& all, const BenchLimits& limi
       continue;
     }
     const Measured& d = r.decode.front();
-    const double limit = limit_of(r, d, limits);
+    const double limit = limit_of(r, d, b.limits);
     fmt::print(" {:>9.2f} {:>5.1f} % {:>9.2f} {:>4.0f} %\n", d.rate.median, 100 * d.store.hit_rate(), limit,
                100 * d.rate.median / limit);
   }
 }
 
-Json limit_json(double limit) { return limit > 0 ? Json(limit) : Json(); }
-
-Json to_json(const BudgetResult& b, const BenchLimits& limits) {
+Json to_json(const BudgetResult& b) {
+  const BenchLimits& limits = b.limits;
   const BenchResult& r = b.result;
   const MemoryPlan& p = r.plan;
   Json decode = Json::array();
@@ -155,6 +155,9 @@ Json to_json(const BudgetResult& b, const BenchLimits& limits) {
           {"peak_rss_bytes", r.peak_bytes},
           {"peak_rss_is_of_this_budget", r.peak_is_own},
           {"token_bytes", p.token_resident_bytes + p.token_expert_bytes},
+          {"memory_limit_bytes_per_second", limit_json(limits.memory)},
+          {"drive_bytes_per_second", limit_json(limits.drive)},
+          {"reads", to_string(r.reads)},
           {"load_seconds", r.load_s},
           {"warmup_tokens", r.warmup_tokens},
           {"slots_filled", r.slots_filled},
@@ -162,8 +165,7 @@ Json to_json(const BudgetResult& b, const BenchLimits& limits) {
           {"decode", decode}};
 }
 
-std::string plot_budgets(std::vector<BudgetResult> all, const BenchLimits& limits,
-                         const std::string& family) {
+std::string plot_budgets(std::vector<BudgetResult> all, const std::string& family) {
   std::erase_if(all, [](const BudgetResult& b) { return b.result.decode.empty(); });
   std::ranges::sort(all, {}, [](const BudgetResult& b) { return b.result.plan.ram_slot_bytes; });
   PlotSeries speed{.name = "decode"}, limit{.name = "limit", .dashed = true}, hits{.name = "hit rate"};
@@ -173,7 +175,7 @@ std::string plot_budgets(std::vector<BudgetResult> all, const BenchLimits& limit
     const Measured& d = b.result.decode.front();
     plot.x.push_back(static_cast<double>(b.result.plan.ram_slot_bytes) / 0x1p30);
     speed.values.push_back(d.rate.median);
-    limit.values.push_back(limit_of(b.result, d, limits));
+    limit.values.push_back(limit_of(b.result, d, b.limits));
     hits.values.push_back(100 * d.store.hit_rate());
   }
   plot.panels = {{.y_label = "tok/s", .series = {speed, limit}},

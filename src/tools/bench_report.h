@@ -16,17 +16,15 @@ struct BenchLimits {  // bytes per second; 0: was not needed and not measured
 struct BudgetResult {
   std::string budget;  // as the user gave it
   BenchResult result;
+  BenchLimits limits;  // measured right after it: a drive's speed changes from minute to minute
 };
 
-void print_limits(const BenchLimits& limits, size_t threads);
-void print_budget(const BudgetResult& budget, const BenchLimits& limits);
-void print_summary(const std::vector<BudgetResult>& budgets, const BenchLimits& limits);  // one line each
+void print_budget(const BudgetResult& budget);
+void print_summary(const std::vector<BudgetResult>& budgets);  // one line each
 
-Json to_json(const BudgetResult& budget, const BenchLimits& limits);
-Json limit_json(double limit);  // null where it was not measured
+Json to_json(const BudgetResult& budget);
 
 // Decoding and hit rate over the budget, as SVG. At least one budget has decoded something.
-std::string plot_budgets(std::vector<BudgetResult> budgets, const BenchLimits& limits,
-                         const std::string& family);
+std::string plot_budgets(std::vector<BudgetResult> budgets, const std::string& family);
 
 }  // namespace moeflux
