@@ -15,10 +15,10 @@ struct EngineOptions {
   Precision precision = Precision::Fast;
   std::optional<uint64_t> ram = {}, max_memory = {};
   uint64_t ctx = 0;
-  uint64_t chunk = 512;           // tokens of a prefill step
-  uint64_t logit_rows = 1;        // rows of logits that are held at once: the plan leaves room for them
-  size_t threads = 0;             // 0: one per core
-  std::optional<KvType> kv = {};  // default: f32 in exact precision, bf16 in fast
+  uint64_t chunk = kDefaultChunk;  // tokens of a prefill step
+  uint64_t logit_rows = 1;         // rows of logits that are held at once: the plan leaves room for them
+  size_t threads = 0;              // 0: one per core
+  std::optional<KvType> kv = {};   // default: f32 in exact precision, bf16 in fast
   std::string isa = "auto";
   bool check_reads = true;
   std::vector<fs::path> stripes = {};  // further folders with expert files

@@ -9,19 +9,21 @@
 
 namespace moeflux {
 
+inline constexpr uint64_t kDefaultContext = 4096;
+// A sweep reads nearly all experts whatever its length: the longer, the fewer bytes per token.
+inline constexpr uint64_t kDefaultChunk = 2048, kMostChunk = 8192;
+
 struct PlanRequest {
   std::optional<uint64_t> ram, vram;   // bytes of expert slots; ram absent: what is available
   uint64_t ctx = 0;                    // 0: the model's own, at most kDefaultContext
   std::optional<uint64_t> max_memory;  // cap on the host total
   uint64_t available = 0;              // memory that can be had
-  uint64_t chunk = 512;                // tokens of a prefill step
+  uint64_t chunk = kDefaultChunk;      // tokens of a prefill step
   uint64_t logit_rows = 1;             // rows of logits that are held at once
   bool refuse = true;                  // a plan that does not fit; otherwise it says so
   KvType kv = KvType::Bf16;
   size_t threads = 1;  // that compute
 };
-
-inline constexpr uint64_t kDefaultContext = 4096;
 
 struct MemoryPlan {
   uint64_t ctx = 0;

@@ -34,7 +34,7 @@ Precision precision_from_string(const std::string& text);
 // How a command runs a model, as the user gives it.
 struct EngineArguments {
   std::string backend = "cpu", precision = "fast", kv, isa = "auto";
-  uint64_t ctx = 0, chunk = 512;
+  uint64_t ctx = 0, chunk = kDefaultChunk;
   size_t threads = 0;
   bool no_check_reads = false, register_memory = false;
   std::optional<uint64_t> ram, max_memory;

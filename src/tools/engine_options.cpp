@@ -106,7 +106,7 @@ void add_engine_options(CLI::App& app, EngineArguments& into) {
   app.add_option("--ctx", into.ctx, "Context in tokens (default: the model's, at most 4096)")
       ->check(CLI::PositiveNumber);
   app.add_option("--chunk", into.chunk, "Prompt tokens per step")
-      ->check(CLI::Range(1, 8192))
+      ->check(CLI::Range(uint64_t{1}, kMostChunk))
       ->capture_default_str();
   app.add_option("--threads", into.threads, "Threads that compute (default: one per core)")
       ->check(CLI::Range(1, 1024));

@@ -126,6 +126,7 @@ void add_perplexity_command(CLI::App& app) {
       ->check(CLI::IsMember(backend_names()));
   cmd->add_option("--reference-precision", o->reference_precision, "Its precision (default: as --precision)")
       ->check(CLI::IsMember({"exact", "fast"}));
+  o->engine.chunk = 512;  // the logits of every token of a step are held at once
   add_engine_options(*cmd, o->engine);
   add_routing_log_option(*cmd, o->routing_log);
   cmd->add_flag("--json", o->json, "Answer as JSON");
