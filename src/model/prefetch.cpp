@@ -6,6 +6,8 @@ namespace moeflux {
 namespace {
 
 constexpr size_t kGuessTokens = 4;  // with more, the union of their guesses is most of a layer
+constexpr uint32_t kObservedTokens = 8, kJudgeAgain = 512;
+constexpr double kLeastShareRight = 0.2;
 
 std::vector<const LayerWeights*> sparse_layers(const ModelWeights& weights) {
   std::vector<const LayerWeights*> list;
@@ -31,41 +33,60 @@ Prefetcher::Prefetcher(const ModelConfig& config, const ModelWeights& weights, B
 
 bool Prefetcher::guessing() const {
   if (store_.holds_all() || options_.mode == PrefetchOptions::Mode::Off) return false;
-  if (!options_.router && !options_.previous) return false;
-  return options_.mode == PrefetchOptions::Mode::On || governor_.on();
+  return options_.mode == PrefetchOptions::Mode::On || (worth_a_trial_ && governor_.on());
+}
+
+bool Prefetcher::observing() const {
+  return options_.mode == PrefetchOptions::Mode::Auto && n_decoded_ < kObservedTokens;
 }
 
 void Prefetcher::expect_next(Step& step, const LayerWeights& layer, size_t n_tokens) {
   if (store_.holds_all() || options_.mode == PrefetchOptions::Mode::Off) return;
   const uint32_t number = number_[layer.index];
-  if (n_tokens <= kGuessTokens && options_.previous) predictor_.chosen(number, backend_.chosen(step));
+  if (n_tokens <= kGuessTokens) predictor_.chosen(number, backend_.chosen(step));
   if (number + 1 == sparse_.size()) return;
   if (n_tokens > kSweepTokens) {
     keys_.clear();
     for (uint64_t e = 0; e < config_.moe.n_experts; ++e) keys_.push_back({sparse_[number + 1]->index, e});
     store_.expect(keys_, ExpertStore::Use::Sweep);
-  } else if (n_tokens <= kGuessTokens && guessing()) {
-    expect_guesses(step, number + 1);
+  } else if (n_tokens <= kGuessTokens && (guessing() || observing())) {
+    keys_.clear();
+    for (const uint32_t id : guess(step, number + 1)) keys_.push_back({sparse_[number + 1]->index, id});
+    if (guessing()) store_.expect(keys_, ExpertStore::Use::Decode);
   }
 }
 
-void Prefetcher::expect_guesses(Step& step, uint32_t next) {
+std::span<const uint32_t> Prefetcher::guess(Step& step, uint32_t next) {
   if (options_.router) {
-    const auto ids = backend_.guess(step, *sparse_[next]);
     std::vector<uint32_t> each_once;
-    for (const uint32_t id : ids)
+    for (const uint32_t id : backend_.guess(step, *sparse_[next]))
       if (std::ranges::find(each_once, id) == each_once.end()) each_once.push_back(id);
     predictor_.foresee(next, each_once);
   }
-  keys_.clear();
+  if (!options_.previous && !options_.router) return {};
   const size_t most = (options_.router && options_.previous ? 3 : 2) * config_.moe.top_k / 2;
-  for (const uint32_t id : predictor_.guess(next, most)) keys_.push_back({sparse_[next]->index, id});
-  store_.expect(keys_, ExpertStore::Use::Decode);
+  return predictor_.guess(next, most);
 }
 
 void Prefetcher::step_done(size_t n_tokens, double seconds) {
-  if (n_tokens == 1 && !store_.holds_all() && options_.mode == PrefetchOptions::Mode::Auto)
-    governor_.token_done(seconds);
+  if (n_tokens != 1 || store_.holds_all() || options_.mode != PrefetchOptions::Mode::Auto) return;
+  if (++n_decoded_ == kObservedTokens) judge_guesses();
+  if (n_decoded_ == kJudgeAgain) {
+    n_decoded_ = 0;
+    foreseen_before_ = predictor_.foreseen();
+    repeated_before_ = predictor_.repeated();
+  }
+  if (worth_a_trial_) governor_.token_done(seconds);
+}
+
+// Guesses that are mostly wrong cannot pay, and trying them out would cost time.
+void Prefetcher::judge_guesses() {
+  const auto share = [](const PredictorStats& now, const PredictorStats& before) {
+    return PredictorStats{now.guessed - before.guessed, now.right - before.right}.share_right();
+  };
+  const double router = options_.router ? share(predictor_.foreseen(), foreseen_before_) : 0;
+  const double previous = options_.previous ? share(predictor_.repeated(), repeated_before_) : 0;
+  worth_a_trial_ = std::max(router, previous) >= kLeastShareRight;
 }
 
 }  // namespace moeflux

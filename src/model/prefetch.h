@@ -31,7 +31,9 @@ class Prefetcher {
   const ExpertPredictor& predictor() const { return predictor_; }
 
  private:
-  void expect_guesses(Step& step, uint32_t next);
+  bool observing() const;  // guesses are made, to see how good they are
+  void judge_guesses();
+  std::span<const uint32_t> guess(Step& step, uint32_t next);
 
   const ModelConfig& config_;
   Backend& backend_;
@@ -41,6 +43,9 @@ class Prefetcher {
   std::vector<uint32_t> number_;             // by layer: its number among them
   ExpertPredictor predictor_;
   PrefetchGovernor governor_;
+  uint32_t n_decoded_ = 0;  // tokens since guesses were last judged
+  PredictorStats foreseen_before_, repeated_before_;
+  bool worth_a_trial_ = false;
   std::vector<ExpertKey> keys_;
 };
 

@@ -28,7 +28,7 @@ std::string describe_guesses(const Engine& engine) {
   const PredictorStats &router = p.predictor().foreseen(), &previous = p.predictor().repeated();
   std::string text = fmt::format("guessing ahead is {}", p.guessing() ? "on" : "off");
   if (engine.options().prefetch.mode == PrefetchOptions::Mode::Auto && p.governor().last_gain() != 0)
-    text += fmt::format(" (measured: {:+.1f} % time per token with it)", -100 * p.governor().last_gain());
+    text += fmt::format(" (a token took {:+.1f} % time with it)", -100 * p.governor().last_gain());
   if (router.guessed)
     text += fmt::format("; the next router was right in {:.0f} %", 100 * router.share_right());
   if (previous.guessed)
