@@ -105,16 +105,16 @@ void Package::read_record(const ExpertLayer& layer, uint64_t expert, std::span<s
   check(into.size() == layer.record_bytes, "room for one record");
   const RecordPlace at = place(layer, expert);
   at.buffered->read_at(at.offset, into);
-  check_record(layer, expert, into);
+  if (const auto error = wrong_checksum(layer, expert, xxh3(into))) throw Error(*error);
 }
 
-void Package::check_record(const ExpertLayer& layer, uint64_t expert,
-                           std::span<const std::byte> bytes) const {
-  const uint64_t sum = xxh3(bytes);
-  if (sum == layer.xxh3[expert]) return;
+std::optional<Error> Package::wrong_checksum(const ExpertLayer& layer, uint64_t expert, uint64_t sum) const {
+  if (sum == layer.xxh3[expert]) return std::nullopt;
   const RecordPlace at = place(layer, expert);
-  fail(Errc::Corrupt, "{}: expert {} (bytes {}..{}) has checksum {}, want {}", at.buffered->path().string(),
-       expert, at.offset, at.offset + layer.record_bytes, to_hex(sum), to_hex(layer.xxh3[expert]));
+  return Error(Errc::Corrupt,
+               fmt::format("{}: expert {} (bytes {}..{}) has checksum {}, want {}",
+                           at.buffered->path().string(), expert, at.offset, at.offset + layer.record_bytes,
+                           to_hex(sum), to_hex(layer.xxh3[expert])));
 }
 
 void Package::read_resident(const ResidentTensor& r, std::span<std::byte> into) const {

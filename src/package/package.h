@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/error.h"
 #include "base/json_fwd.h"
 #include "io/drive.h"
 #include "package/manifest.h"
@@ -37,8 +38,8 @@ class Package {
   // Reads one record of record_bytes, now, through the page cache, and compares its checksum. Throws
   // Error{Io | Corrupt}.
   void read_record(const ExpertLayer& layer, uint64_t expert, std::span<std::byte> into) const;
-  // Whether these bytes are the expert's record; throws Error{Corrupt} if not.
-  void check_record(const ExpertLayer& layer, uint64_t expert, std::span<const std::byte> bytes) const;
+  // What is wrong with a record of this checksum; nothing if it is the expert's.
+  std::optional<Error> wrong_checksum(const ExpertLayer& layer, uint64_t expert, uint64_t xxh3) const;
   // Reads one resident tensor (bytes rounded up to kTensorAlignment) and compares its checksum.
   void read_resident(const ResidentTensor& tensor, std::span<std::byte> into) const;
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/hash.h"
 #include "base/progress.h"
 #include "base/text.h"
 
@@ -36,6 +37,7 @@ struct ExpertStore::Slot {
   std::optional<std::list<Slot*>::iterator>
       cold;  // where it is in the class's list, unless the policy has it
   Clock::time_point begun;
+  std::optional<Hasher> hasher;  // of what has arrived; the loader's thread alone uses it
 };
 
 struct ExpertStore::SlotClass {
@@ -117,7 +119,13 @@ ExpertStore::ExpertStore(const Package& package, const StoreOptions& options)
     memory_registered_ = queue->register_memory(memory);
   }
   if (options.wrap_queue) queue = options.wrap_queue(std::move(queue));
-  loader_ = std::make_unique<Loader>(std::move(queue), options.reads,
+  // A record's checksum is made as its bytes arrive: there is then little left to do after the last of them.
+  const auto arrived = [this](uint64_t tag, std::span<const std::byte> bytes) {
+    Slot& slot = *slots_[tag];
+    if (options_.check_reads && !slot.hasher) slot.hasher.emplace();
+    if (slot.hasher) slot.hasher->add(bytes);
+  };
+  loader_ = std::make_unique<Loader>(std::move(queue), options.reads, arrived,
                                      [this](uint64_t tag, const LoadResult& r) { loaded(tag, r); });
 }
 
@@ -143,7 +151,7 @@ void ExpertStore::make_slots(uint64_t budget) {
     const auto more = static_cast<uint64_t>(share * rest / static_cast<double>(bytes));
     auto cls = std::make_unique<SlotClass>();
     cls->record_bytes = bytes;
-    cls->slots.resize(std::min<uint64_t>(1 + more, n));
+    cls->slots = std::vector<Slot>(std::min<uint64_t>(1 + more, n));
     cls->memory = AlignedBuffer(cls->slots.size() * bytes);
     cls->where.resize(n_layers[bytes] * widest[bytes]);
     cls->policy = make_policy(options_.policy, {.n_layers = static_cast<uint32_t>(n_layers[bytes]),
@@ -401,15 +409,11 @@ void ExpertStore::drop_guesses() {
 void ExpertStore::loaded(uint64_t tag, const LoadResult& result) {
   Slot& slot = *slots_[tag];  // its key and bytes do not change while it loads
   std::optional<Error> error;
-  if (!result.ok()) {
+  if (!result.ok())
     error = load_error(slot, result);
-  } else if (options_.check_reads) {
-    try {
-      package_.check_record(layer(slot.key.layer), slot.key.expert, slot.bytes);
-    } catch (const Error& e) {
-      error = e;
-    }
-  }
+  else if (slot.hasher)
+    error = package_.wrong_checksum(layer(slot.key.layer), slot.key.expert, slot.hasher->digest());
+  slot.hasher.reset();
   const uint64_t bytes = slot.bytes.size();
   if (!options_.reads.direct) {  // what the slot holds the page cache need not hold as well
     const Package::RecordPlace place = package_.place(layer(slot.key.layer), slot.key.expert);

@@ -12,8 +12,12 @@ constexpr std::chrono::milliseconds kTurn{5};  // how long new loads may wait be
 
 }  // namespace
 
-Loader::Loader(std::unique_ptr<ReadQueue> queue, const ReadSettings& settings, Done done)
-    : settings_(settings), done_(std::move(done)), queue_(std::move(queue)), in_flight_(queue_->depth()) {
+Loader::Loader(std::unique_ptr<ReadQueue> queue, const ReadSettings& settings, Arrived arrived, Done done)
+    : settings_(settings),
+      arrived_(std::move(arrived)),
+      done_(std::move(done)),
+      queue_(std::move(queue)),
+      in_flight_(queue_->depth()) {
   for (size_t i = 0; i < queue_->depth(); ++i) free_tags_.push_back(i);
   thread_ = std::jthread([this] { serve(); });
 }
@@ -33,6 +37,7 @@ void Loader::start(uint64_t tag, const Load& load, Urgency urgency) {
     state.load = load;
     state.urgency = urgency;
     state.n_pieces = state.pieces_left = piece_count(load.into.size(), settings_.piece_bytes);
+    state.here.resize(state.n_pieces);
     check(loads_.emplace(tag, state).second, "one load at a time under a tag");
     (urgency == Urgency::Demand ? demand_ : guesses_).push_back(tag);
   }
@@ -70,7 +75,7 @@ void Loader::serve() {
     {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] {
-        return stop_ || !demand_.empty() || !guesses_.empty() || !finished_.empty() || !rests_.empty() ||
+        return stop_ || !demand_.empty() || !guesses_.empty() || !events_.empty() || !rests_.empty() ||
                free_tags_.size() < in_flight_.size();
       });
       if (stop_) {
@@ -87,14 +92,14 @@ void Loader::serve() {
       requests_.clear();
     }
     if (reading) {
-      const size_t n = queue_->wait(done, finished_.empty() ? kTurn : std::chrono::milliseconds(0));
+      const size_t n = queue_->wait(done, events_.empty() ? kTurn : std::chrono::milliseconds(0));
       const std::lock_guard lock(mutex_);
       for (const ReadDone& d : std::span(done).first(n)) handle(d);
     }
-    if (!finished_.empty()) {  // one at a time: checking a record must not let the queue run dry
-      const auto [tag, result] = finished_.front();
-      finished_.pop_front();
-      done_(tag, result);
+    if (!events_.empty()) {  // one at a time: checking bytes must not let the queue run dry
+      const Event event = events_.front();
+      events_.pop_front();
+      event.result ? done_(event.tag, *event.result) : arrived_(event.tag, event.bytes);
     }
   }
 }
@@ -122,8 +127,8 @@ bool Loader::next_piece(std::deque<uint64_t>& line, Piece& piece) {
       finish_if_complete(tag, s);
       continue;
     }
-    const PieceRange range = piece_of(s.load.into.size(), settings_.piece_bytes, s.next_piece++);
-    piece = {tag, range.begin, range.end};
+    const PieceRange range = piece_of(s.load.into.size(), settings_.piece_bytes, s.next_piece);
+    piece = {tag, range.begin, range.end, s.next_piece++};
     ++s.in_flight;
     if (s.next_piece == s.n_pieces) line.pop_front();
     return true;
@@ -152,7 +157,7 @@ void Loader::handle(const ReadDone& done) {
     s.result.err = done.err;
     s.closed = true;
   } else if (reached == piece.end) {
-    --s.pieces_left;
+    piece_is_here(piece, s);
   } else if (done.err == 0 && resume <= piece.begin) {
     s.result.end = s.load.offset + reached;
     s.closed = true;
@@ -165,12 +170,23 @@ void Loader::handle(const ReadDone& done) {
   finish_if_complete(piece.tag, s);
 }
 
+void Loader::piece_is_here(const Piece& piece, State& s) {
+  --s.pieces_left;
+  s.here[piece.index] = true;
+  const size_t from = s.in_order;
+  while (s.in_order < s.n_pieces && s.here[s.in_order]) ++s.in_order;
+  if (s.in_order == from) return;
+  const uint64_t begin = piece_of(s.load.into.size(), settings_.piece_bytes, from).begin;
+  const uint64_t end = piece_of(s.load.into.size(), settings_.piece_bytes, s.in_order - 1).end;
+  events_.push_back({piece.tag, s.load.into.subspan(begin, end - begin), {}});
+}
+
 void Loader::finish_if_complete(uint64_t tag, State& s) {
   if (s.in_flight > 0 || (s.pieces_left > 0 && !s.closed)) return;
   if (s.pieces_left > 0 && s.result.ok()) s.result.err = ECANCELED;
   std::erase(demand_, tag);
   std::erase(guesses_, tag);
-  finished_.emplace_back(tag, s.result);
+  events_.push_back({tag, {}, s.result});
   loads_.erase(tag);
 }
 

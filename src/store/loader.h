@@ -2,8 +2,9 @@
 // records that are wanted. What is needed now goes before what is only guessed; a guess of which nothing has
 // been asked of the drive can be taken back. Short reads are resumed. It knows nothing of experts or slots.
 //
-// start, promote and cancel may be called by any thread. `done` is called on the loader's thread with no lock
-// held, once for each load that is not cancelled, when no read of it is in flight any more.
+// start, promote and cancel may be called by any thread. On the loader's thread, with no lock held, `arrived`
+// is called with a load's bytes, in order, as soon as what is before them has arrived as well, and `done`
+// once for each load that is not cancelled, when no read of it is in flight any more.
 #pragma once
 
 #include <atomic>
@@ -34,9 +35,10 @@ enum class Urgency : uint8_t { Demand, Guess };
 
 class Loader {
  public:
+  using Arrived = std::function<void(uint64_t tag, std::span<const std::byte>)>;
   using Done = std::function<void(uint64_t tag, const LoadResult&)>;
 
-  Loader(std::unique_ptr<ReadQueue> queue, const ReadSettings& settings, Done done);
+  Loader(std::unique_ptr<ReadQueue> queue, const ReadSettings& settings, Arrived arrived, Done done);
   ~Loader();  // drops what has not been asked of the drive, waits for the rest
 
   void start(uint64_t tag, const Load& load, Urgency urgency);
@@ -53,11 +55,19 @@ class Loader {
     Load load;
     Urgency urgency = Urgency::Demand;
     size_t n_pieces = 0, next_piece = 0, pieces_left = 0, in_flight = 0;
+    std::vector<bool> here;  // by piece
+    size_t in_order = 0;     // pieces from the first on that have arrived
     LoadResult result;
     bool closed = false;  // failed or abandoned: no further piece is asked for
   };
   struct Piece {
     uint64_t tag = 0, begin = 0, end = 0;  // bytes of the record
+    size_t index = 0;
+  };
+  struct Event {  // bytes that arrived, or the end of a load
+    uint64_t tag = 0;
+    std::span<const std::byte> bytes = {};
+    std::optional<LoadResult> result = {};
   };
 
   void serve();
@@ -65,9 +75,11 @@ class Loader {
   bool next_piece(std::deque<uint64_t>& line, Piece& piece);
   void request(const Piece& piece);
   void handle(const ReadDone& done);
+  void piece_is_here(const Piece& piece, State& state);
   void finish_if_complete(uint64_t tag, State& state);
 
   const ReadSettings settings_;
+  const Arrived arrived_;
   const Done done_;
   std::unique_ptr<ReadQueue> queue_;
   std::atomic<uint64_t> bytes_arrived_ = 0;
@@ -83,7 +95,7 @@ class Loader {
   std::vector<size_t> free_tags_;
   std::deque<Piece> rests_;  // of reads that came back short
   std::vector<ReadRequest> requests_;
-  std::deque<std::pair<uint64_t, LoadResult>> finished_;
+  std::deque<Event> events_;
   std::jthread thread_;
 };
 
