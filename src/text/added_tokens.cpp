@@ -52,14 +52,15 @@ size_t after_white_space(std::string_view text, size_t at) {
 
 bool AddedToken::is_white_space() const { return after_white_space(content, 0) == content.size(); }
 
-AddedTokenFinder::AddedTokenFinder(const std::vector<Entry>& entries) : nodes_(1), starts_(256) {
-  for (const Entry& entry : entries) add(entry);
+AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized)
+    : nodes_(1), starts_(256) {
+  for (const AddedToken& token : tokens)
+    if (token.normalized == normalized && !token.pattern.empty()) add(token);
 }
 
-void AddedTokenFinder::add(const Entry& entry) {
-  if (entry.content.empty()) return;
+void AddedTokenFinder::add(const AddedToken& token) {
   uint32_t node = 0;
-  for (const char c : entry.content) {
+  for (const char c : token.pattern) {
     const auto byte = static_cast<unsigned char>(c);
     if (const uint32_t* next = child(node, byte)) {
       node = *next;
@@ -70,9 +71,9 @@ void AddedTokenFinder::add(const Entry& entry) {
     nodes_.emplace_back();
     node = added;
   }
-  nodes_[node].token = entry.token;
-  starts_[static_cast<unsigned char>(entry.content[0])] = true;
-  has_white_space_ |= entry.token->is_white_space();
+  nodes_[node].token = &token;
+  starts_[static_cast<unsigned char>(token.pattern[0])] = true;
+  has_white_space_ |= token.is_white_space();
 }
 
 const uint32_t* AddedTokenFinder::child(uint32_t node, unsigned char byte) const {

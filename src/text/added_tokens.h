@@ -18,6 +18,7 @@ namespace moeflux {
 struct AddedToken {
   Token id = 0;
   std::string content;
+  std::string pattern;       // what is looked for: the content or, if `normalized`, its normalised form
   bool single_word = false;  // not beside a letter or digit
   bool lstrip = false;       // takes the white space before it
   bool rstrip = false;       // takes the white space after it
@@ -30,11 +31,9 @@ struct AddedToken {
 // Finds the tokens of a set in a text: the leftmost match, and of those the longest.
 class AddedTokenFinder {
  public:
-  struct Entry {
-    std::string content;      // what is looked for
-    const AddedToken* token;  // outlives the finder
-  };
-  explicit AddedTokenFinder(const std::vector<Entry>& entries);
+  // Those of the tokens that are looked for in normalised text, or in the text as it is. They outlive the
+  // finder.
+  AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized);
 
   bool empty() const { return nodes_.size() == 1; }
   bool has_white_space() const { return has_white_space_; }
@@ -61,7 +60,7 @@ class AddedTokenFinder {
     size_t begin, end;
   };
 
-  void add(const Entry& entry);
+  void add(const AddedToken& token);
   const uint32_t* child(uint32_t node, unsigned char byte) const;
   bool find(std::string_view text, size_t from, Match& match) const;
 

@@ -36,15 +36,13 @@ Bpe make_bpe(const TokenizerFile& file, bool byte_level, const std::string& wher
   return Bpe(Vocabulary(vocabulary, byte_level, inside), std::move(options), merges, inside);
 }
 
-std::vector<AddedTokenFinder::Entry> entries(const std::vector<AddedToken>& tokens,
-                                             const Normalizer& normalizer, bool normalized) {
-  std::vector<AddedTokenFinder::Entry> result;
+std::vector<AddedToken> make_added_tokens(const TokenizerFile& file, const Normalizer& normalizer,
+                                          const std::string& where) {
+  std::vector<AddedToken> tokens = file.added_tokens(where);
   std::string buffer;
-  for (const AddedToken& token : tokens)
-    if (token.normalized == normalized)
-      result.push_back(
-          {normalized ? std::string(normalizer.apply(token.content, buffer)) : token.content, &token});
-  return result;
+  for (AddedToken& token : tokens)
+    token.pattern = token.normalized ? normalizer.apply(token.content, buffer) : token.content;
+  return tokens;
 }
 
 }  // namespace
@@ -55,9 +53,9 @@ struct Tokenizer::Parts {
         pre_tokenizer(file.field("pre_tokenizer"), where + ": pre_tokenizer"),
         decoder(decoder_field(file, where), where + ": decoder"),
         bpe(make_bpe(file, pre_tokenizer.byte_level(), where)),
-        added(file.added_tokens(where)),
-        raw_finder(entries(added, normalizer, false)),
-        normalized_finder(entries(added, normalizer, true)),
+        added(make_added_tokens(file, normalizer, where)),
+        raw_finder(added, false),
+        normalized_finder(added, true),
         surroundings(parse_post_processor(file.field("post_processor"), where + ": post_processor")) {
     if (decoder.byte_level() != pre_tokenizer.byte_level())
       fail(Errc::Unsupported, "{}: only one of pre_tokenizer and decoder is ByteLevel", where);
@@ -182,7 +180,11 @@ void Tokenizer::encode_segment(std::string_view text, size_t offset, Work& work)
 
 void Tokenizer::append_bytes(Token id, bool skip_special, Decoder::Place& place, std::string& out) const {
   if (const AddedToken* added = added_token(id)) {
-    if (!(skip_special && added->special)) parts_->decoder.append_literal(added->content, place, out);
+    if (skip_special && added->special) return;
+    // What normalisation put into a token's pattern, a space before it perhaps, is taken out as from other
+    // tokens.
+    if (added->pattern != added->content) return parts_->decoder.append(added->pattern, place, out);
+    parts_->decoder.append_literal(added->content, place, out);
   } else if (parts_->bpe.vocabulary().has(id)) {
     parts_->decoder.append(parts_->bpe.vocabulary().bytes(id), place, out);
   }
