@@ -123,7 +123,7 @@ bool Bpe::may_join(uint32_t first, uint32_t second) const {
 }
 
 void Bpe::insert(Token first, Token second, Merge merge) {
-  if (2 * (n_slots_used_ + 1) > slots_.size()) grow();
+  if (3 * (n_slots_used_ + 1) > 2 * slots_.size()) grow();
   size_t at = mix(first, second) & (slots_.size() - 1);
   while (slots_[at].first != kNoToken && !(slots_[at].first == first && slots_[at].second == second))
     at = (at + 1) & (slots_.size() - 1);
@@ -133,7 +133,7 @@ void Bpe::insert(Token first, Token second, Merge merge) {
 
 void Bpe::grow() {
   const std::vector<Slot> old = std::move(slots_);
-  slots_.assign(old.size() * 4, Slot{kNoToken, 0, {kNoRank, 0}});
+  slots_.assign(old.size() * 2, Slot{kNoToken, 0, {kNoRank, 0}});
   n_slots_used_ = 0;
   for (const Slot& slot : old)
     if (slot.first != kNoToken) insert(slot.first, slot.second, slot.merge);
@@ -183,7 +183,25 @@ Token Bpe::symbol_of(uint32_t code_point) const {
 }
 
 void Bpe::encode_unbroken(std::string_view piece, Scratch& scratch, std::vector<Token>& out) const {
-  const Token whole = vocabulary_.find(piece);
+  const TokenKey key = TokenKey::of(piece);
+  if (scratch.recent.empty() || !key.is_inline()) return encode_new(key, piece, scratch, out);
+  Scratch::Recent& recent = scratch.recent[key.hash() % kRecentPieces];
+  if (recent.piece == key && recent.n_ids != 0) {
+    out.insert(out.end(), recent.ids.begin(), recent.ids.begin() + recent.n_ids);
+    return;
+  }
+  const size_t before = out.size();
+  encode_new(key, piece, scratch, out);
+  const size_t n_ids = out.size() - before;
+  if (n_ids > recent.ids.size()) return;
+  recent.piece = key;
+  recent.n_ids = static_cast<uint32_t>(n_ids);
+  std::copy(out.begin() + static_cast<ptrdiff_t>(before), out.end(), recent.ids.begin());
+}
+
+void Bpe::encode_new(const TokenKey& key, std::string_view piece, Scratch& scratch,
+                     std::vector<Token>& out) const {
+  const Token whole = vocabulary_.find(key, piece);
   if (whole != kNoToken) {
     if ((options_.ignore_merges && vocabulary_.byte_level()) ||
         states_[whole].load(std::memory_order_relaxed) == kWhole) {

@@ -1,10 +1,10 @@
 // Byte-pair encoding of one piece of text: it starts as single bytes (or characters) and the adjacent pair of
 // the lowest rank is merged, the leftmost first, until no pair is left that has a merge.
 //
-// Most pieces are a token as they stand. Whether a token's own bytes are merged to it does not depend on
-// anything else, so that it is remembered per token once it has been seen: a piece that is such a token costs
-// one look-up. This memory is a few atomic bits that only ever hold true answers; encoding is safe from any
-// number of threads.
+// Most pieces are a token as they stand, and most have been seen just before. Whether a token's own bytes are
+// merged to it does not depend on anything else, so that it is remembered per token once it has been seen: a
+// piece that is such a token costs one look-up. This memory is a few atomic bits that only ever hold true
+// answers; encoding is safe from any number of threads.
 #pragma once
 
 #include <array>
@@ -36,8 +36,13 @@ class Bpe {
   const Vocabulary& vocabulary() const { return vocabulary_; }
   size_t n_merges() const { return n_merges_; }
 
-  // Memory for one thread's work.
+  // Memory for one thread's work, and what it encoded lately.
   struct Scratch {
+    struct Recent {
+      TokenKey piece;
+      uint32_t n_ids = 0;  // 0: nothing is here
+      std::array<Token, 3> ids{};
+    };
     struct Symbol {
       Token id;
       uint32_t previous, next;
@@ -50,7 +55,10 @@ class Bpe {
     std::vector<Symbol> symbols;
     std::vector<Candidate> queue;
     std::vector<Token> ids;
+    std::vector<Recent> recent;  // by the hash of the piece; empty until remember_pieces()
   };
+  // Worth its memory for a text of some thousand bytes or more.
+  static void remember_pieces(Scratch& scratch) { scratch.recent.resize(kRecentPieces); }
   void encode(std::string_view piece, Scratch& scratch, std::vector<Token>& out) const;
 
  private:
@@ -65,6 +73,7 @@ class Bpe {
   enum State : uint8_t { kUnseen, kWhole, kSplit };  // what a token's own bytes are merged to
 
   static constexpr uint32_t kNoRank = UINT32_MAX;
+  static constexpr size_t kRecentPieces = 1 << 13;  // of 32 bytes each: they stay in a core's own cache
 
   void read_merges(JsonReader& reader, const std::string& where);
   void add_merge(std::string_view first, std::string_view second, const std::string& where);
@@ -76,6 +85,8 @@ class Bpe {
   void note_joined_characters(std::string_view first, std::string_view second);
 
   void encode_unbroken(std::string_view piece, Scratch& scratch, std::vector<Token>& out) const;
+  void encode_new(const TokenKey& key, std::string_view piece, Scratch& scratch,
+                  std::vector<Token>& out) const;
   bool may_join(uint32_t first, uint32_t second) const;
   bool is_boundary(uint32_t first, uint32_t second) const;
   Token symbol_of(uint32_t code_point) const;

@@ -15,6 +15,7 @@ namespace moeflux {
 namespace {
 
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
+constexpr size_t kLongTextBytes = size_t{1} << 14;
 constexpr size_t kMaxTextBytes = size_t{1} << 30;  // positions are 32 bits; normalisation may triple a text
 
 std::string_view well_formed(std::string_view json, const std::string& where) {
@@ -150,6 +151,7 @@ void Tokenizer::encode_raw(std::string_view text, const AddedTokenFinder::Allowe
     fail(Errc::InvalidArgument, "a text of {} bytes; at most {} can be encoded at once", text.size(),
          kMaxTextBytes);
   Work work{allowed, recognised, out, {}, {}};
+  if (text.size() >= kLongTextBytes) Bpe::remember_pieces(work.scratch);
   if (!work.needs(parts_->raw_finder)) return encode_segment(text, 0, work);
   parts_->raw_finder.split(
       text, allowed,

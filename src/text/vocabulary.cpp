@@ -1,7 +1,5 @@
 #include "text/vocabulary.h"
 
-#include <cstring>
-
 #include "base/error.h"
 #include "text/json_reader.h"
 #include "text/utf8.h"
@@ -25,32 +23,6 @@ std::array<int16_t, kAlphabetEnd> make_alphabet() {
   return bytes;
 }
 
-uint64_t load_at_most_8(const char* at, size_t n) {
-  uint64_t value = 0;
-  std::memcpy(&value, at, n);
-  return value;
-}
-
-uint64_t fold(uint64_t a, uint64_t b) {
-  const auto product = static_cast<unsigned __int128>(a) * b;
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
-
-// Tokens are short: for most of them this is two loads and two products.
-uint64_t hash(std::string_view bytes) {
-  constexpr uint64_t kFirst = 0x9E3779B97F4A7C15, kSecond = 0xD6E8FEB86659FD93;
-  const char* at = bytes.data();
-  size_t left = bytes.size();
-  uint64_t state = kFirst ^ left;
-  for (; left > 8; at += 8, left -= 8) state = fold(state ^ load_at_most_8(at, 8), kSecond);
-  uint64_t tail;
-  if (bytes.size() >= 8)
-    tail = load_at_most_8(at + left - 8, 8);  // overlaps what was read
-  else
-    tail = load_at_most_8(at, left);
-  return fold(state ^ tail, kSecond ^ kFirst);
-}
-
 }  // namespace
 
 bool bytes_of_spelling(std::string_view spelling, std::string& bytes) {
@@ -66,7 +38,7 @@ bool bytes_of_spelling(std::string_view spelling, std::string& bytes) {
 }
 
 Vocabulary::Vocabulary(JsonReader& reader, bool byte_level, const std::string& where)
-    : byte_level_(byte_level), slots_(1024, Slot{0, kNoToken}) {
+    : byte_level_(byte_level), slots_(1024) {
   reader.object([&](std::string_view spelling) { add(spelling, reader.number(), where); });
 }
 
@@ -79,39 +51,37 @@ void Vocabulary::add(std::string_view spelling, uint64_t id, const std::string& 
   std::string bytes;
   const bool findable = !byte_level_ || bytes_of_spelling(spelling, bytes);
   const std::string_view stored = byte_level_ && findable ? std::string_view(bytes) : spelling;
-  const bool is_new = findable ? find(stored) == kNoToken
+  const TokenKey key = TokenKey::of(stored);
+  const bool is_new = findable ? find(key, stored) == kNoToken
                                : literal_.try_emplace(std::string(spelling), static_cast<Token>(id)).second;
   if (!is_new) fail(Errc::Corrupt, "{}: the token '{}' stands twice", where, spelling);
   tokens_[id] = {static_cast<uint32_t>(text_.size()), static_cast<uint32_t>(stored.size())};
   text_ += stored;
   ++n_tokens_;
-  if (findable) insert(static_cast<Token>(id));
+  if (findable) insert(key, static_cast<Token>(id));
 }
 
-void Vocabulary::insert(Token id) {
-  if (2 * (n_slots_used_ + 1) > slots_.size()) grow();
-  const uint64_t h = hash(bytes(id));
-  size_t at = h & (slots_.size() - 1);
+void Vocabulary::insert(const TokenKey& key, Token id) {
+  if (3 * (n_slots_used_ + 1) > 2 * slots_.size()) grow();
+  size_t at = key.hash() & (slots_.size() - 1);
   while (slots_[at].id != kNoToken) at = (at + 1) & (slots_.size() - 1);
-  slots_[at] = {static_cast<uint32_t>(h >> 32), id};
+  slots_[at] = {key, id};
   ++n_slots_used_;
 }
 
 void Vocabulary::grow() {
   const std::vector<Slot> old = std::move(slots_);
-  slots_.assign(old.size() * 4, Slot{0, kNoToken});
+  slots_.assign(old.size() * 2, Slot());
   n_slots_used_ = 0;
   for (const Slot& slot : old)
-    if (slot.id != kNoToken) insert(slot.id);
+    if (slot.id != kNoToken) insert(slot.key, slot.id);
 }
 
-Token Vocabulary::find(std::string_view wanted) const {
-  const uint64_t h = hash(wanted);
-  const auto tag = static_cast<uint32_t>(h >> 32);
-  for (size_t at = h & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1)) {
-    const Slot slot = slots_[at];
+Token Vocabulary::find(const TokenKey& key, std::string_view wanted) const {
+  for (size_t at = key.hash() & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1)) {
+    const Slot& slot = slots_[at];
     if (slot.id == kNoToken) return kNoToken;
-    if (slot.tag == tag && bytes(slot.id) == wanted) return slot.id;
+    if (slot.key == key && (key.is_inline() || bytes(slot.id) == wanted)) return slot.id;
   }
 }
 

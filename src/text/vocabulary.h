@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/token.h"
+#include "text/token_key.h"
 
 namespace moeflux {
 
@@ -31,7 +32,8 @@ class Vocabulary {
   // Reads the object at the reader's place. Throws Error{Corrupt} for tokens or ids that stand twice.
   Vocabulary(JsonReader& reader, bool byte_level, const std::string& where);
 
-  Token find(std::string_view bytes) const;  // kNoToken where there is none
+  Token find(std::string_view bytes) const { return find(TokenKey::of(bytes), bytes); }
+  Token find(const TokenKey& key, std::string_view bytes) const;  // kNoToken where there is none
   Token find_spelling(std::string_view spelling) const;
   bool has(Token id) const { return id < tokens_.size() && tokens_[id].begin != kAbsent; }
   std::string_view bytes(Token id) const {
@@ -46,20 +48,20 @@ class Vocabulary {
     uint32_t begin, length;
   };
   struct Slot {
-    uint32_t tag;
-    Token id;
+    TokenKey key;
+    Token id = kNoToken;
   };
   static constexpr uint32_t kAbsent = UINT32_MAX;
 
   void add(std::string_view spelling, uint64_t id, const std::string& where);
-  void insert(Token id);
+  void insert(const TokenKey& key, Token id);
   void grow();
 
   bool byte_level_;
   size_t n_tokens_ = 0;
   std::string text_;          // of all tokens
   std::vector<Span> tokens_;  // by id
-  std::vector<Slot> slots_;   // open addressing, at most half full
+  std::vector<Slot> slots_;   // open addressing, at most two thirds full
   size_t n_slots_used_ = 0;
   std::unordered_map<std::string, Token> literal_;  // byte-level only: spellings that are no bytes
 };
