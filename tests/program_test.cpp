@@ -36,6 +36,7 @@ TEST(Program, WrongUsageExitsWithTwo) {
       {"perplexity", "x", "y", "--precision", "best"},
       {"perplexity", "x", "y", "--reference-backend", "abacus"},
       {"verify", "x"},
+      {"tokenize"},
       {"inspect", "x", "--nonsense"}};
   for (const auto& args : cases) {
     const auto r = run_program(args);
@@ -52,6 +53,7 @@ TEST(Program, FailuresExitWithOneAndNameTheThing) {
                                              {"convert", "/no/such", "/tmp/x"},
                                              {"run", "/no/such", "--tokens", "1"},
                                              {"perplexity", "/tmp", "/no/such"},
+                                             {"tokenize", "/no/such"},
                                              {"synth", "/no/such", "/tmp/x"}}) {
     const auto r = run_program(args);
     EXPECT_EQ(r.exit_code, 1) << args[0];
@@ -68,6 +70,7 @@ TEST(Program, HelpAndVersionGoToStdout) {
                                                                                     {"plan", "--help"},
                                                                                     {"run", "--help"},
                                                                                     {"perplexity", "--help"},
+                                                                                    {"tokenize", "--help"},
                                                                                     {"verify", "--help"},
                                                                                     {"--version"}}) {
     const auto r = run_program(args);
