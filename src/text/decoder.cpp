@@ -8,6 +8,8 @@ namespace moeflux {
 namespace {
 
 constexpr int kMaxDepth = 8;
+// Far above what is published; without bounds, a few steps could make a token as long as memory.
+constexpr size_t kMaxReplacementBytes = 64, kMaxTokenBytes = size_t{1} << 20;
 
 std::string replace_all(std::string_view text, std::string_view what, std::string_view with) {
   std::string out;
@@ -35,7 +37,7 @@ int fallback_byte(std::string_view token) {
 
 }  // namespace
 
-Decoder::Decoder(const Json& json, const std::string& where) { add(json, where, 0); }
+Decoder::Decoder(const Json& json, const std::string& where) : where_(where) { add(json, where, 0); }
 
 void Decoder::add(const Json& json, const std::string& where, int depth) {
   const JsonObject object(json, where);
@@ -55,6 +57,8 @@ void Decoder::add(const Json& json, const std::string& where, int depth) {
     if (!pattern.has("String")) fail(Errc::Unsupported, "{}: only Replace of a String is supported", where);
     if (byte_fallback_ || fused_ || !metaspace_.empty() || pattern.string("String").empty())
       fail(Errc::Unsupported, "{}: Replace after another decoder is not supported", where);
+    if (object.string("content").size() > kMaxReplacementBytes)
+      fail(Errc::Unsupported, "{}: a replacement of more than {} bytes", where, kMaxReplacementBytes);
     replacements_.emplace_back(pattern.string("String"), object.string("content"));
   } else if (type == "ByteFallback") {
     byte_fallback_ = true;
@@ -86,7 +90,10 @@ void Decoder::add_strip(const Json& json, const std::string& where) {
 
 std::string Decoder::replaced(std::string_view token, bool is_first) const {
   std::string text(token);
-  for (const auto& [what, with] : replacements_) text = replace_all(text, what, with);
+  for (const auto& [what, with] : replacements_) {
+    if (text.size() > kMaxTokenBytes) fail(Errc::Unsupported, "{}: a token of {} bytes", where_, text.size());
+    text = replace_all(text, what, with);
+  }
   if (!metaspace_.empty())
     text = replace_all(text, metaspace_, is_first && metaspace_drops_first_ ? "" : " ");
   return text;

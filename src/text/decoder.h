@@ -39,6 +39,7 @@ class Decoder {
   std::string replaced(std::string_view token, bool is_first) const;
 
   bool byte_level_ = false, byte_fallback_ = false, fused_ = false;
+  std::string where_;
   std::vector<std::pair<std::string, std::string>> replacements_;
   std::string metaspace_;               // the character that stands for a space; empty: none
   bool metaspace_drops_first_ = false;  // ... but for nothing in the first token

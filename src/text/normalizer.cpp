@@ -8,6 +8,10 @@ namespace moeflux {
 namespace {
 
 constexpr int kMaxDepth = 8;
+constexpr size_t kMaxSteps = 32;
+// No published step makes a text more than three times as long. Without a bound, a few steps could fill any
+// memory.
+constexpr size_t kMaxGrowth = 4, kMaxGrowthBytes = 1 << 16;
 
 }  // namespace
 
@@ -18,13 +22,14 @@ Pattern parse_pattern_field(const Json& json, const std::string& where) {
   fail(Errc::Unsupported, "{}: the pattern is neither a String nor a Regex", where);
 }
 
-Normalizer::Normalizer(const Json* json, const std::string& where) {
+Normalizer::Normalizer(const Json* json, const std::string& where) : where_(where) {
   if (json) add(*json, where, 0);
 }
 
 void Normalizer::add(const Json& json, const std::string& where, int depth) {
   const JsonObject object(json, where);
   const std::string type = object.string("type");
+  if (steps_.size() == kMaxSteps) fail(Errc::Unsupported, "{}: more than {} steps", where, kMaxSteps);
   if (type == "Sequence") {
     if (depth == kMaxDepth) fail(Errc::Corrupt, "{}: sequences inside each other", where);
     if (!object.at("normalizers").is_array()) object.wrong("normalizers", "an array");
@@ -53,7 +58,7 @@ bool Normalizer::change(const Prepend& step, std::string_view text, std::string&
   return true;
 }
 
-bool Normalizer::change(const Replace& step, std::string_view text, std::string& out) {
+bool Normalizer::change(const Replace& step, std::string_view text, std::string& out) const {
   std::optional<Pattern::Match> match = step.pattern.find(text, 0);
   if (!match) return false;
   out.clear();
@@ -63,6 +68,9 @@ bool Normalizer::change(const Replace& step, std::string_view text, std::string&
     out += text.substr(done, match->begin - done);
     out += step.with;
     done = match->end;
+    if (out.size() > kMaxGrowth * text.size() + kMaxGrowthBytes)
+      fail(Errc::Unsupported, "{}: makes a text of {} bytes more than {} times as long", where_, text.size(),
+           kMaxGrowth);
   }
   out += text.substr(done);
   return true;

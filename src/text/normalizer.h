@@ -33,8 +33,9 @@ class Normalizer {
   void add(const Json& json, const std::string& where, int depth);
   static bool change(const Nfc& step, std::string_view text, std::string& out);
   static bool change(const Prepend& step, std::string_view text, std::string& out);
-  static bool change(const Replace& step, std::string_view text, std::string& out);
+  bool change(const Replace& step, std::string_view text, std::string& out) const;
 
+  std::string where_;
   std::vector<Step> steps_;
 };
 
