@@ -43,6 +43,7 @@ TEST(Program, WrongUsageExitsWithTwo) {
       {"cache-sim", "x", "--slots", "nan"},
       {"cache-sim", "x", "--slots", "64,%"},
       {"cache-sim", "x", "--policy", "fifo"},
+      {"tokenize"},
       {"inspect", "x", "--nonsense"}};
   for (const auto& args : cases) {
     const auto r = run_program(args);
@@ -60,6 +61,7 @@ TEST(Program, FailuresExitWithOneAndNameTheThing) {
                                              {"run", "/no/such", "--tokens", "1"},
                                              {"perplexity", "/tmp", "/no/such"},
                                              {"cache-sim", "/no/such"},
+                                             {"tokenize", "/no/such"},
                                              {"synth", "/no/such", "/tmp/x"}}) {
     const auto r = run_program(args);
     EXPECT_EQ(r.exit_code, 1) << args[0];
@@ -77,6 +79,7 @@ TEST(Program, HelpAndVersionGoToStdout) {
                                                                                     {"run", "--help"},
                                                                                     {"perplexity", "--help"},
                                                                                     {"cache-sim", "--help"},
+                                                                                    {"tokenize", "--help"},
                                                                                     {"verify", "--help"},
                                                                                     {"--version"}}) {
     const auto r = run_program(args);
@@ -84,6 +87,38 @@ TEST(Program, HelpAndVersionGoToStdout) {
     EXPECT_NE(r.out, "");
     EXPECT_EQ(r.err, "");
   }
+}
+
+TEST(Program, TokenizeTurnsTextIntoIdsAndBack) {
+  const std::string package = (test::data_folder() / "demo" / "storyteller.moe").string();
+  const auto encoded = run_program({"tokenize", package}, "Once upon a time<|im_end|>\n");
+  EXPECT_EQ(encoded.exit_code, 0) << encoded.err;
+  EXPECT_EQ(run_program({"tokenize", package, "--decode"}, encoded.out).out, "Once upon a time<|im_end|>\n");
+  const auto special =
+      run_program({"tokenize", package + "/tokenizer.json", "--special"}, "a time<|im_end|>");
+  EXPECT_EQ(special.out, "[64,513,4095]\n");
+  const auto lines = run_program({"tokenize", package, "--jsonl"}, "\"Once upon\"\n\n\"\\u00e9\"\n\"\"");
+  EXPECT_EQ(run_program({"tokenize", package, "--jsonl", "--decode"}, lines.out).out,
+            "\"Once upon\"\n\"é\"\n\"\"\n");
+}
+
+TEST(Program, TokenizeNamesWhatItCannotRead) {
+  const std::string package = (test::data_folder() / "demo" / "storyteller.moe").string();
+  const std::vector<std::tuple<std::vector<std::string>, std::string, std::string>> cases = {
+      {{"--decode"}, "[1,-2]", "-2"},
+      {{"--decode"}, "{}", "array"},
+      {{"--decode", "--jsonl"}, "[1]\n[2", "line 2"},
+      {{"--jsonl"}, "\"a\"\n5\n", "line 2"}};
+  for (const auto& [options, input, part] : cases) {
+    std::vector<std::string> args = {"tokenize", package};
+    args.insert(args.end(), options.begin(), options.end());
+    const auto r = run_program(args, input);
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+  }
+  const auto bytes = run_program({"tokenize", package}, "a\xFF");
+  EXPECT_EQ(bytes.exit_code, 0);
+  EXPECT_NE(bytes.err.find("byte 1"), std::string::npos);
 }
 
 TEST(Program, RunPrintsOneLineOfIdsWhateverTheBudget) {

@@ -13,6 +13,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/token.h"
 #include "model/weights.h"
 #include "ops/attention.h"
 #include "ops/delta.h"
@@ -20,8 +21,6 @@
 #include "store/expert_store.h"
 
 namespace moeflux {
-
-using Token = uint32_t;
 
 enum class Precision : uint8_t { Exact, Fast };
 

@@ -54,7 +54,7 @@ void write_file(const fs::path& path, const std::string& bytes) {
   if (!file) throw std::runtime_error("cannot write " + path.string());
 }
 
-ProgramResult run_program(const std::vector<std::string>& args) {
+ProgramResult run_program(const std::vector<std::string>& args, const std::string& input) {
   const TempFolder temp;
   std::vector<char*> argv;
   std::string program = MOEFLUX_PROGRAM;
@@ -62,13 +62,14 @@ ProgramResult run_program(const std::vector<std::string>& args) {
   argv.push_back(program.data());
   for (std::string& a : copies) argv.push_back(a.data());
   argv.push_back(nullptr);
-  const std::string out = (temp / "out").string(), err = (temp / "err").string();
+  const std::string in = (temp / "in").string(), out = (temp / "out").string(), err = (temp / "err").string();
+  write_file(in, input);
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error("fork");
   if (pid == 0) {
-    const int null = open("/dev/null", O_RDONLY), o = open(out.c_str(), O_WRONLY | O_CREAT, 0600),
+    const int i = open(in.c_str(), O_RDONLY), o = open(out.c_str(), O_WRONLY | O_CREAT, 0600),
               e = open(err.c_str(), O_WRONLY | O_CREAT, 0600);
-    dup2(null, 0);
+    dup2(i, 0);
     dup2(o, 1);
     dup2(e, 2);
     execve(program.c_str(), argv.data(), environ);

@@ -27,8 +27,8 @@ struct ProgramResult {
   std::string out, err;
 };
 
-// Runs the moeflux binary with these arguments and waits for it.
-ProgramResult run_program(const std::vector<std::string>& args);
+// Runs the moeflux binary with these arguments and standard input, and waits for it.
+ProgramResult run_program(const std::vector<std::string>& args, const std::string& input = "");
 
 std::vector<std::string> folders_of(const std::string& name);  // names below tests/data/NAME, sorted
 std::vector<std::string> golden_families();                    // those of tests/data/goldens
