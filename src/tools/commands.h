@@ -18,6 +18,7 @@ void add_verify_command(CLI::App& app);
 void add_run_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_perplexity_command(CLI::App& app);
+void add_template_command(CLI::App& app);
 
 // Thrown by a command whose work was done but whose answer is "no": the program exits with 1 and says nothing
 // more.
