@@ -13,6 +13,8 @@
 namespace moeflux::jinja {
 
 using Symbol = uint32_t;  // a name of a variable, numbered by the parser
+// Variables that are undefined when a scope begins, even if the caller gave them (jinja_scopes.h).
+using HiddenNames = std::vector<Symbol>;
 
 struct Expression {
   enum class Kind : uint8_t {
@@ -179,6 +181,7 @@ struct For : Statement {
   ExpressionPtr target, iterable, test;  // test may be null
   bool is_recursive = false;
   Body body, otherwise;
+  HiddenNames hidden, hidden_otherwise;
 };
 struct Set : Statement {
   explicit Set(uint32_t l) : Statement(Kind::Set, l) {}
@@ -188,15 +191,17 @@ struct SetBlock : Statement {
   explicit SetBlock(uint32_t l) : Statement(Kind::SetBlock, l) {}
   ExpressionPtr target, filter;  // filter may be null
   Body body;
+  HiddenNames hidden;
 };
 struct Macro : Statement {
   explicit Macro(uint32_t l) : Statement(Kind::Macro, l) {}
   Symbol symbol = 0;
-  std::string name;
+  std::string name;  // empty where it is the block of a call
   std::vector<std::pair<Symbol, std::string>> parameters;
   std::vector<ExpressionPtr> defaults;                                 // of the last parameters
   bool takes_caller = false, takes_named = false, takes_rest = false;  // names that its body uses
   Body body;
+  HiddenNames hidden;
 };
 struct CallBlock : Statement {
   explicit CallBlock(uint32_t l) : Statement(Kind::CallBlock, l) {}
@@ -207,16 +212,19 @@ struct FilterBlock : Statement {
   explicit FilterBlock(uint32_t l) : Statement(Kind::FilterBlock, l) {}
   ExpressionPtr filter;
   Body body;
+  HiddenNames hidden;
 };
 struct With : Statement {
   explicit With(uint32_t l) : Statement(Kind::With, l) {}
   std::vector<std::pair<ExpressionPtr, ExpressionPtr>> assignments;
   Body body;
+  HiddenNames hidden;
 };
 struct Scoped : Statement {  // a block that only makes a scope
   explicit Scoped(uint32_t l) : Statement(Kind::Scoped, l) {}
   bool sees_root_only = false;  // a named block does not see the loops around it
   Body body;
+  HiddenNames hidden;
 };
 struct Break : Statement {
   explicit Break(uint32_t l) : Statement(Kind::Break, l) {}
@@ -227,6 +235,7 @@ struct Continue : Statement {
 
 struct Tree {
   Body body;
+  HiddenNames hidden;
   std::vector<std::string> symbols;
 };
 

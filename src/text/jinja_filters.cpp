@@ -130,7 +130,7 @@ Value filter_join(Interpreter& i, const Value& v, const Arguments& a) {
   const std::string separator = p.get(0) ? to_text(i.meter(), p.at(0)) : "";
   TextBuilder text(i.meter());
   bool first = true;
-  for (const Value& item : items_of(i.meter(), v)->items()) {
+  for (const Value& item : Items(i.meter(), v)) {
     if (!first) text += separator;
     first = false;
     text += to_text(i.meter(), follow(i, item, path));
@@ -151,7 +151,7 @@ Value filter_sort(Interpreter& i, const Value& v, const Arguments& a) {
     paths.push_back(parse_path(i, attribute));
   }
   Keyed items;
-  for (const Value& item : items_of(i.meter(), v)->items()) {
+  for (const Value& item : Items(i.meter(), v)) {
     auto keys = make_list(i.meter());
     for (const Path& path : paths) keys->push(key_of(i, item, path, p.flag(1, false)));
     items.emplace_back(Value(std::move(keys)), item);
@@ -181,7 +181,7 @@ Value filter_unique(Interpreter& i, const Value& v, const Arguments& a) {
   const Path path = parse_path(i, p.or_none(1));
   auto seen = make_dict(i.meter());
   auto list = make_list(i.meter());
-  for (const Value& item : items_of(i.meter(), v)->items()) {
+  for (const Value& item : Items(i.meter(), v)) {
     const Value key = key_of(i, item, path, p.flag(0, false));
     if (seen->find(key)) continue;
     seen->set(key, Value());
@@ -211,7 +211,7 @@ Value filter_sum(Interpreter& i, const Value& v, const Arguments& a) {
   const Path path = parse_path(i, p.or_none(0));
   Value total = p.get(1) ? p.at(1) : Value(0);
   if (total.is_string()) refuse("strings are not summed: join them");
-  for (const Value& item : items_of(i.meter(), v)->items())
+  for (const Value& item : Items(i.meter(), v))
     total = apply(i, BinaryOperator::Add, total, follow(i, item, path));
   return total;
 }
@@ -221,7 +221,7 @@ Value filter_groupby(Interpreter& i, const Value& v, const Arguments& a) {
   const Path path = parse_path(i, p.at(0));
   const bool case_sensitive = p.flag(2, false);
   Keyed items;
-  for (const Value& item : items_of(i.meter(), v)->items())
+  for (const Value& item : Items(i.meter(), v))
     items.emplace_back(key_of(i, item, path, case_sensitive, p.or_none(1)), item);
   sort_by_key(i, items, false);
   auto groups = make_list(i.meter());
@@ -243,7 +243,7 @@ Value filter_batch(Interpreter& i, const Value& v, const Arguments& a) {
   const Integer size = p.integer(0, 0);
   auto batches = make_list(i.meter());
   auto batch = make_list(i.meter());
-  for (const Value& item : items_of(i.meter(), v)->items()) {
+  for (const Value& item : Items(i.meter(), v)) {
     if (static_cast<Integer>(batch->size()) == size) {
       batches->push(Value(std::move(batch)));
       batch = make_list(i.meter());
@@ -297,7 +297,7 @@ Value map_attribute(Interpreter& i, const Value& v, const Arguments& a) {
   const Path path = parse_path(i, *a.find("attribute"));
   const Value absent = a.find("default") ? *a.find("default") : Value();
   auto list = make_list(i.meter());
-  for (const Value& item : items_of(i.meter(), v)->items()) list->push(follow(i, item, path, absent));
+  for (const Value& item : Items(i.meter(), v)) list->push(follow(i, item, path, absent));
   return make_iterator("generator", std::move(list));
 }
 
@@ -310,7 +310,7 @@ Value filter_map(Interpreter& i, const Value& v, const Arguments& a) {
   const FilterFunction function = find_filter(name);
   auto list = make_list(i.meter());
   const Arguments rest = without_first(a, 1);
-  for (const Value& item : items_of(i.meter(), v)->items()) {
+  for (const Value& item : Items(i.meter(), v)) {
     if (!function) refuse("there is no filter '{}'", name);
     i.meter().step();
     list->push(function(i, item, rest));
@@ -379,6 +379,7 @@ Value filter_convert(Interpreter& i, const Value& v, const Arguments& a) {
   positional("a conversion of case", a, 0, 0);
   const Value text = to_string_value(i.meter(), v);
   i.meter().expect_room(text.text().size() * 3);
+  i.meter().scan(text.text().size());
   return text_value(i, kConvert(text.text()), text.is_markup());
 }
 
@@ -430,6 +431,7 @@ Value filter_safe(Interpreter& i, const Value& v, const Arguments& a) {
 Value filter_escape(Interpreter& i, const Value& v, const Arguments& a) {
   positional("escape", a, 0, 0);
   if (v.is_markup()) return v;
+  i.meter().scan(length(v).value_or(0));
   return text_value(i, escape_html(to_text(i.meter(), v)), true);
 }
 
@@ -490,6 +492,7 @@ bool is_word_character(char32_t c) { return c == '_' || is_alpha(c) || is_numeri
 Value filter_wordcount(Interpreter& i, const Value& v, const Arguments& a) {
   positional("wordcount", a, 0, 0);
   const std::string text = to_text(i.meter(), v);
+  i.meter().scan(text.size());
   size_t n = 0;
   bool inside = false;
   for (size_t at = 0; at < text.size();) {
@@ -523,13 +526,14 @@ std::string url_quoted(std::string_view text, bool keep_slashes) {
     else if (c == ' ' && !keep_slashes)
       out += '+';
     else
-      out += fmt::format("%{:02X}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+      append_hex(out += '%', static_cast<unsigned char>(c), 2, true);
   }
   return out;
 }
 
 Value filter_urlencode(Interpreter& i, const Value& v, const Arguments& a) {
   positional("urlencode", a, 0, 0);
+  if (v.is_string()) i.meter().step(v.text().size());
   Meter& meter = i.meter();
   if (v.is_string() || !is_iterable(v)) return text_value(i, url_quoted(to_text(meter, v), true));
   const ListRef pairs =
@@ -569,7 +573,7 @@ std::optional<Integer> truncated(double d) {
   return d < 0 ? -magnitude : magnitude;
 }
 
-Value filter_int(Interpreter&, const Value& v, const Arguments& a) {
+Value filter_int(Interpreter& i, const Value& v, const Arguments& a) {
   const Parameters p("int", a, {"default", "base"}, 0);
   const Value absent = p.get(0) ? p.at(0) : Value(0);
   if (v.is_undefined()) refuse_undefined(v);
@@ -580,6 +584,7 @@ Value filter_int(Interpreter&, const Value& v, const Arguments& a) {
     return whole ? Value(*whole) : absent;
   }
   if (!v.is_string()) return absent;
+  i.meter().step(v.text().size());
   if (const auto parsed =
           parse_integer(v.text(), static_cast<int>(std::clamp<Integer>(p.integer(1, 10), -1, 99))))
     return Value(*parsed);
@@ -588,10 +593,11 @@ Value filter_int(Interpreter&, const Value& v, const Arguments& a) {
   return whole ? Value(*whole) : absent;
 }
 
-Value filter_float(Interpreter&, const Value& v, const Arguments& a) {
+Value filter_float(Interpreter& i, const Value& v, const Arguments& a) {
   const Parameters p("float", a, {"default"}, 0);
   if (v.is_undefined()) refuse_undefined(v);
   if (v.is_number()) return Value(v.floating());
+  if (v.is_string()) i.meter().step(v.text().size());
   const std::optional<double> number = v.is_string() ? parse_float(v.text()) : std::nullopt;
   return number ? Value(*number) : p.get(0) ? p.at(0) : Value(0.0);
 }

@@ -9,13 +9,13 @@
 namespace moeflux::jinja {
 namespace {
 
-constexpr size_t kMaxWidth = 1'000'000, kMaxPrecision = 1000;
+constexpr size_t kMaxWidth = 100'000, kMaxPrecision = 1000;
 
 // [[fill]align][sign][#][0][width][grouping][.precision][type]
 struct Specification {
   char32_t fill = ' ';
   char align = 0, sign = '-', grouping = 0, type = 0;
-  bool alternate = false;
+  bool alternate = false, zero = false;
   size_t width = 0;
   std::optional<size_t> precision;
 };
@@ -53,10 +53,8 @@ Specification parse_specification(std::string_view text) {
     ++at;
   }
   if (peek() == '0') {
-    if (!s.align) {
-      s.fill = '0';
-      s.align = '=';
-    }
+    if (!s.align) s.fill = '0';
+    s.zero = !s.align;
     ++at;
   }
   s.width = read_count(text, at, kMaxWidth);
@@ -233,9 +231,7 @@ class PercentFormatter {
   }
 
  private:
-  bool is_mapping() const {
-    return !values_.is_tuple() && !values_.is_string() && (values_.is_dict() || values_.is_list());
-  }
+  bool is_mapping() const { return values_.is_dict() || values_.is_list() || values_.is_undefined(); }
   size_t n_values() const { return values_.is_tuple() ? (*values_.sequence())->size() : 1; }
   Value next_value() {
     if (n_used_ >= n_values()) refuse("a format has more places than values");
@@ -273,6 +269,7 @@ class PercentFormatter {
       s.precision = read_size(kMaxPrecision, s, false);
     }
     while (peek() == 'l' || peek() == 'h' || peek() == 'L') ++at_;
+    meter_.scan(s.width * 4);
     if (!peek()) refuse("a format ends too early");
     const char type = format_[at_++];
     if (type == '%') {
@@ -489,9 +486,10 @@ std::string format_fixed(double value, int precision) { return fmt::format("{:.{
 std::string format_value(Interpreter& interpreter, const Value& value, std::string_view specification) {
   if (specification.empty()) return to_text(interpreter.meter(), value);
   Specification s = parse_specification(specification);
-  interpreter.meter().expect_room(s.width * 4);
+  interpreter.meter().scan(s.width * 4);
   if (value.is_string()) return format_text(s, value.text());
   if (!value.is_number()) refuse("a value of type {} takes no format", type_name(value));
+  if (s.zero) s.align = '=';
   if (value.is_float() || is_float_type(s.type)) return format_float(s, value.floating());
   if (s.type && std::string_view("bcdoxXn").find(s.type) == std::string_view::npos)
     refuse("the format '{}' does not suit an integer", s.type);

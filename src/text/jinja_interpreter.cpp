@@ -39,7 +39,7 @@ std::optional<Value> sequence_element(Meter& meter, const Value& value, Integer 
   if (const ListRef* list = value.sequence()) return (*list)->items()[i];
   const StringObject& s = **value.string();
   if (s.is_ascii()) return make_string(meter, s.text().substr(i, 1), s.is_markup());
-  meter.bulk(s.text().size());
+  meter.scan(s.text().size());
   const size_t begin = byte_offset(s.text(), i), end = byte_offset(s.text(), 1, begin);
   return make_string(meter, s.text().substr(begin, end - begin), s.is_markup());
 }
@@ -110,18 +110,20 @@ class MacroObject : public Object {
  public:
   MacroObject(const Macro& macro, ScopePtr closure) : macro_(macro), closure_(std::move(closure)) {}
   std::string_view type_name() const override { return "Macro"; }
-  std::string repr(Meter&) override { return fmt::format("<Macro {}>", repr_of_text(macro_.name)); }
+  std::string repr(Meter&) override {
+    return macro_.name.empty() ? "<Macro anonymous>" : fmt::format("<Macro {}>", repr_of_text(macro_.name));
+  }
   bool is_callable() const override { return true; }
   Value call(Interpreter& interpreter, const Arguments& arguments) override {
     return interpreter.run_macro(macro_, closure_, arguments);
   }
   std::optional<Value> attribute(Interpreter& interpreter, std::string_view name) override {
-    if (name == "name") return make_string(interpreter.meter(), macro_.name);
+    if (name == "name") return macro_.name.empty() ? Value() : make_string(interpreter.meter(), macro_.name);
     if (name == "catch_kwargs") return Value(macro_.takes_named);
     if (name == "catch_varargs") return Value(macro_.takes_rest);
     if (name == "caller") return Value(macro_.takes_caller);
     if (name != "arguments") return {};
-    auto list = make_list(interpreter.meter());
+    auto list = make_tuple(interpreter.meter());
     for (const auto& [symbol, parameter] : macro_.parameters)
       list->push(make_string(interpreter.meter(), parameter));
     return Value(std::move(list));
@@ -152,7 +154,6 @@ class LoopObject : public Object {
     return true;
   }
   const Value& current() const { return current_; }
-  bool has_begun() const { return index_ > 0; }
 
   std::string_view type_name() const override { return "LoopContext"; }
   std::string repr(Meter&) override { return fmt::format("<LoopContext {}/{}>", index_, size()); }
@@ -168,7 +169,7 @@ class LoopObject : public Object {
   std::optional<Value> pull() {
     while (position_ < items_->size()) {
       const Value& item = items_->items()[position_++];
-      if (passes(item)) return item;
+      if (passes(item)) return with_parts_as_tuple(item);
     }
     return {};
   }
@@ -177,6 +178,13 @@ class LoopObject : public Object {
     const Interpreter::Within within(interpreter_, interpreter_.make_scope(outer_));
     interpreter_.assign(*node_.target, item);
     return jinja::truth(interpreter_.evaluate(*node_.test));
+  }
+  // Behind a condition, what is unpacked into several names is put together again, as a tuple.
+  Value with_parts_as_tuple(const Value& item) {
+    if (!node_.test || node_.target->kind != Expression::Kind::List) return item;
+    auto tuple = make_tuple(interpreter_.meter_);
+    tuple->push_all(items_of(interpreter_.meter_, item)->items());
+    return tuple;
   }
   const std::optional<Value>& peek() {
     if (!after_) after_ = pull();
@@ -283,12 +291,25 @@ ScopePtr Interpreter::make_scope(ScopePtr parent) {
   return std::make_shared<Scope>(meter_, std::move(parent));
 }
 
+ScopePtr Interpreter::make_scope(ScopePtr parent, const HiddenNames& hidden) {
+  ScopePtr scope = make_scope(std::move(parent));
+  hide(*scope, hidden);
+  return scope;
+}
+
+// An empty reference stands for a variable that has no value yet.
+void Interpreter::hide(Scope& scope, const HiddenNames& names) {
+  for (const Symbol name : names) scope.set(name, Value(UndefinedRef()));
+}
+
 void Interpreter::define(std::string_view name, Value value) {
   const Symbol symbol = find_symbol(tree_, name);
   if (symbol != kNoSymbol) root_->set(symbol, std::move(value));
 }
 
 std::string Interpreter::run() {
+  // The caller's variables lie around the outermost scope of the template.
+  const Within within(*this, root_ = make_scope(root_, tree_.hidden));
   Capture capture(*this);
   execute(tree_.body);
   return std::move(capture.text());
@@ -304,7 +325,8 @@ void Interpreter::write(std::string_view text) {
 const Value* Interpreter::lookup(Symbol symbol) {
   for (const Scope* scope = scope_.get(); scope; scope = scope->parent.get()) {
     meter_.step(scope->variables.size() / 8);
-    if (const Value* value = scope->find(symbol)) return value;
+    if (const Value* value = scope->find(symbol))
+      return value->is_undefined() && !*value->undefined() ? nullptr : value;
   }
   return nullptr;
 }
@@ -601,19 +623,23 @@ Interpreter::Flow Interpreter::execute_for(const For& s) {
 Interpreter::Flow Interpreter::run_loop(const For& s, const std::shared_ptr<LoopObject>& loop) {
   const ScopePtr outer = scope_;
   ScopePtr scope;
+  bool has_completed = false;  // a round: one that is cut short does not count
   while (loop->advance()) {
     meter_.step();
     if (!scope || scope.use_count() > 1 || scope->is_kept)
       scope = make_scope(outer);
     else
       scope->variables.clear();
+    hide(*scope, s.hidden);
     const Within within(*this, scope);
     if (loop_symbol_ != kNoSymbol) scope->set(loop_symbol_, Value(loop));
     assign(*s.target, loop->current());
-    if (execute(s.body) == Flow::Break) break;
+    const Flow flow = execute(s.body);
+    if (flow == Flow::Break) break;
+    has_completed = has_completed || flow == Flow::Next;
   }
-  if (loop->has_begun()) return Flow::Next;
-  const Within within(*this, make_scope(outer));
+  if (has_completed) return Flow::Next;
+  const Within within(*this, make_scope(outer, s.hidden_otherwise));
   return execute(s.otherwise);
 }
 
@@ -647,7 +673,7 @@ void Interpreter::assign_tuple(const ListLiteral& target, const Value& value) {
 void Interpreter::execute_set_block(const SetBlock& s) {
   Value value;
   {
-    const Within within(*this, make_scope(scope_));
+    const Within within(*this, make_scope(scope_, s.hidden));
     Capture capture(*this);
     execute(s.body);
     value = capture.finish();
@@ -662,18 +688,24 @@ void Interpreter::execute_set_block(const SetBlock& s) {
 void Interpreter::execute_filter_block(const FilterBlock& s) {
   Value value;
   {
-    const Within within(*this, make_scope(scope_));
+    const Within within(*this, make_scope(scope_, s.hidden));
     Capture capture(*this);
     execute(s.body);
     value = capture.finish();
     block_text_ = &value;
     value = evaluate(*s.filter);
   }
-  write(to_text(meter_, value));
+  write_block(value);
+}
+
+// A block's result stands in the output as it is, so that it has to be text.
+void Interpreter::write_block(const Value& value) {
+  if (!value.is_string()) refuse("a block gives a value of type {} in place of text", type_name(value));
+  write(value.text());
 }
 
 Interpreter::Flow Interpreter::execute_with(const With& s) {
-  const ScopePtr scope = make_scope(scope_);
+  const ScopePtr scope = make_scope(scope_, s.hidden);
   for (const auto& [target, expression] : s.assignments) {
     const Value value = evaluate(*expression);
     const Within within(*this, scope);
@@ -684,7 +716,7 @@ Interpreter::Flow Interpreter::execute_with(const With& s) {
 }
 
 Interpreter::Flow Interpreter::execute_scoped(const Scoped& s) {
-  const Within within(*this, make_scope(s.sees_root_only ? root_ : scope_));
+  const Within within(*this, make_scope(s.sees_root_only ? root_ : scope_, s.hidden));
   return execute(s.body);
 }
 
@@ -704,12 +736,12 @@ void Interpreter::execute_call_block(const CallBlock& s) {
   if (arguments.find("caller")) refuse("the argument 'caller' is given twice");
   arguments.named.emplace_back("caller", make_macro(*s.caller));
   line_ = node.line;
-  write(to_text(meter_, call(callee, arguments)));
+  write_block(call(callee, arguments));
 }
 
 Value Interpreter::run_macro(const Macro& macro, const ScopePtr& closure, const Arguments& arguments) {
   const Descent descent(meter_);
-  const ScopePtr scope = make_scope(closure);
+  const ScopePtr scope = make_scope(closure, macro.hidden);
   const size_t n_parameters = macro.parameters.size();
   std::vector<std::pair<std::string, Value>> named = arguments.named;
   const auto take_named = [&named](std::string_view name) -> std::optional<Value> {

@@ -93,7 +93,10 @@ class Interpreter {
   void assign(const Expression& target, const Value& value);
   void assign_tuple(const ListLiteral& target, const Value& value);
   void write(std::string_view text);
+  void write_block(const Value& value);
   ScopePtr make_scope(ScopePtr parent);
+  ScopePtr make_scope(ScopePtr parent, const HiddenNames& hidden);
+  static void hide(Scope& scope, const HiddenNames& names);
 
   const Tree& tree_;
   const LocalTime now_;

@@ -85,6 +85,7 @@ class Writer {
   }
 
   void write_text(std::string_view text) {
+    meter_.scan(text.size());
     std::string quoted = "\"";
     for (size_t at = 0; at < text.size();) {
       const size_t begin = at;
@@ -107,9 +108,10 @@ class Writer {
     if (c == 0x7f) return false;
     if (c >= 0x10000) {
       const auto offset = static_cast<uint32_t>(c - 0x10000);
-      to += fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + (offset >> 10), 0xdc00 + (offset & 0x3ff));
+      append_hex(to += "\\u", 0xd800 + (offset >> 10), 4);
+      append_hex(to += "\\u", 0xdc00 + (offset & 0x3ff), 4);
     } else {
-      to += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
+      append_hex(to += "\\u", c, 4);
     }
     return true;
   }

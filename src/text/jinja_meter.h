@@ -24,7 +24,7 @@ template <class... Args>
 }
 
 struct Limits {
-  uint64_t steps = 100'000'000;             // evaluated nodes, plus bulk work in units of kBytesPerStep
+  uint64_t steps = 50'000'000;              // evaluated nodes, plus work on texts and lists
   size_t memory_bytes = size_t{256} << 20;  // of all values that are alive
   size_t output_bytes = size_t{64} << 20;
   unsigned depth = 800;  // of nested evaluation, which is recursion of ours
@@ -40,13 +40,14 @@ class Meter {
     steps_ += n;
     if (steps_ > limits_.steps) refuse("it takes more than {} steps", limits_.steps);
   }
-  void bulk(size_t bytes) { step(bytes / kBytesPerStep); }
+  void copy(size_t bytes) { step(1 + bytes / 16); }  // work at the speed of memory
+  void scan(size_t bytes) { step(1 + bytes / 4); }   // work that looks at every character
 
   void allocate(size_t bytes) {
     if (bytes > limits_.memory_bytes - memory_bytes_)
       refuse("it needs more than {} bytes of memory", limits_.memory_bytes);
     memory_bytes_ += bytes;
-    bulk(bytes);
+    copy(bytes);
   }
   void release(size_t bytes) noexcept { memory_bytes_ -= bytes; }
   // Before a result of a known size is made, so that it is never begun where there is no room for it.
@@ -60,7 +61,6 @@ class Meter {
 
  private:
   friend class Descent;
-  static constexpr size_t kBytesPerStep = 32;
 
   const Limits limits_;
   uint64_t steps_ = 0;

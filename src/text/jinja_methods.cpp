@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "text/jinja_builtins.h"
 #include "text/jinja_interpreter.h"
@@ -22,14 +23,22 @@ size_t last_character(std::string_view text) {
   return at;
 }
 
-bool is_among(std::string_view character, std::optional<std::string_view> which) {
-  if (which) {
-    // A whole character is looked for: UTF-8 never matches in the middle of one.
-    return which->find(character) != which->npos;
+// The characters that strip takes away.
+class Stripped {
+ public:
+  explicit Stripped(std::optional<std::string_view> which) : is_space_(!which) {
+    for (size_t at = 0; which && at < which->size();) characters_.insert(next_code_point(*which, at));
   }
-  size_t at = 0;
-  return is_space(next_code_point(character, at));
-}
+  bool has(std::string_view character) const {
+    size_t at = 0;
+    const char32_t c = next_code_point(character, at);
+    return is_space_ ? is_space(c) : characters_.contains(c);
+  }
+
+ private:
+  const bool is_space_;
+  std::unordered_set<char32_t> characters_;
+};
 
 bool is_line_end(char32_t c) {
   return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
@@ -48,7 +57,7 @@ struct Part {
 };
 std::optional<Part> part_of(Meter& meter, const Value& self, const Value& start, const Value& stop) {
   const StringObject& s = **self.string();
-  meter.bulk(s.text().size());
+  meter.scan(s.text().size());
   if (start.is_integer() && start.integer() > static_cast<Integer>(s.n_characters())) return {};
   const Cut c = cut(s.n_characters(), start, stop, Value());
   const auto first = static_cast<size_t>(c.start);
@@ -115,7 +124,7 @@ std::shared_ptr<ListObject> split_at(Meter& meter, const Value& self, std::strin
   auto list = make_list(meter);
   std::string_view rest = self.text();
   while (most < 0 || static_cast<Integer>(list->size()) < most) {
-    const size_t at = rest.find(separator);
+    const size_t at = find_text(rest, separator);
     if (at == rest.npos) break;
     list->push(text_like(meter, self, rest.substr(0, at)));
     rest.remove_prefix(at + separator.size());
@@ -130,7 +139,8 @@ std::shared_ptr<ListObject> split_at_from_right(Meter& meter, const Value& self,
   std::vector<std::string_view> pieces;
   std::string_view rest = self.text();
   while (most < 0 || static_cast<Integer>(pieces.size()) < most) {
-    const size_t at = rest.rfind(separator);
+    meter.scan(separator.size() > 16 ? rest.size() : 0);  // a long one is looked for in a copy
+    const size_t at = find_last_text(rest, separator);
     if (at == rest.npos) break;
     pieces.push_back(rest.substr(at + separator.size()));
     rest = rest.substr(0, at);
@@ -146,7 +156,7 @@ template <bool kFromRight>
 Value string_split(Interpreter& i, const Value& self, const Arguments& a) {
   const Parameters p(kFromRight ? "rsplit" : "split", a, {"sep", "maxsplit"}, 0);
   Meter& meter = i.meter();
-  meter.bulk(self.text().size());
+  meter.scan(self.text().size());
   const Integer most = p.integer(1, -1);
   const Value& separator = p.or_none(0);
   if (separator.is_none())
@@ -165,8 +175,8 @@ Value string_partition(Interpreter& i, const Value& self, const Arguments& a) {
   const std::string_view separator = positional("partition", a, 1, 1).text(0, "");
   if (separator.empty()) refuse("an empty string separates nothing");
   const std::string_view text = self.text();
-  i.meter().bulk(text.size());
-  const size_t at = kFromRight ? text.rfind(separator) : text.find(separator);
+  i.meter().scan(text.size());
+  const size_t at = kFromRight ? find_last_text(text, separator) : find_text(text, separator);
   auto parts = make_tuple(i.meter());
   const auto push = [&](std::string_view piece) { parts->push(text_like(i.meter(), self, piece)); };
   if (at != text.npos) {
@@ -186,7 +196,7 @@ Value string_strip(Interpreter& i, const Value& self, const Arguments& a) {
   const Parameters p = positional("strip", a, 0, 1);
   std::optional<std::string_view> which;
   if (!p.or_none(0).is_none()) which = want_text(p.at(0), "strip");
-  i.meter().bulk(self.text().size());
+  i.meter().scan(self.text().size() + (which ? which->size() : 0));
   const std::string_view stripped = strip(self.text(), which, kSide);
   if (stripped.size() == self.text().size()) return self;
   return text_like(i.meter(), self, stripped);
@@ -196,6 +206,7 @@ template <std::string (*kConvert)(std::string_view)>
 Value string_convert(Interpreter& i, const Value& self, const Arguments& a) {
   positional("a conversion of case", a, 0, 0);
   i.meter().expect_room(self.text().size() * 3);
+  i.meter().scan(self.text().size());
   return make_string(i.meter(), kConvert(self.text()), self.is_markup());
 }
 
@@ -255,7 +266,7 @@ Value string_find_at(Interpreter& i, const Value& self, const Arguments& a, bool
   const std::string_view wanted = p.text(0, "");
   const std::optional<Part> part = part_of(i.meter(), self, p.or_none(1), p.or_none(2));
   if (!part) return Value(-1);
-  const size_t at = from_right ? part->text.rfind(wanted) : part->text.find(wanted);
+  const size_t at = from_right ? find_last_text(part->text, wanted) : find_text(part->text, wanted);
   if (at == part->text.npos) return Value(-1);
   return Value(part->first + code_points(part->text.substr(0, at)));
 }
@@ -274,8 +285,8 @@ Value string_count(Interpreter& i, const Value& self, const Arguments& a) {
   if (!part) return Value(0);
   if (wanted.empty()) return Value(code_points(part->text) + 1);
   size_t n = 0;
-  for (size_t at = part->text.find(wanted); at != part->text.npos;
-       at = part->text.find(wanted, at + wanted.size()))
+  for (size_t at = find_text(part->text, wanted); at != part->text.npos;
+       at = find_text(part->text, wanted, at + wanted.size()))
     ++n;
   return Value(n);
 }
@@ -364,14 +375,14 @@ bool is_alphanumeric(char32_t c) { return is_alpha(c) || is_numeric(c) || is_dig
 template <bool (*kIs)(char32_t), bool kIfEmpty = false>
 Value string_all_are(Interpreter& i, const Value& self, const Arguments& a) {
   positional("a question about a string", a, 0, 0);
-  i.meter().bulk(self.text().size());
+  i.meter().scan(self.text().size());
   return Value(self.text().empty() ? kIfEmpty : all_are<kIs>(self.text()));
 }
 
 template <bool (*kIs)(std::string_view)>
 Value string_is(Interpreter& i, const Value& self, const Arguments& a) {
   positional("a question about a string", a, 0, 0);
-  i.meter().bulk(self.text().size());
+  i.meter().scan(self.text().size());
   return Value(kIs(self.text()));
 }
 
@@ -463,7 +474,7 @@ const Table& string_methods() {
 Value list_count(Interpreter& i, const Value& self, const Arguments& a) {
   const Parameters p = positional("count", a, 1, 1);
   size_t n = 0;
-  for (const Value& item : items_of(i.meter(), self)->items())
+  for (const Value& item : Items(i.meter(), self))
     if (item.is_same(p.at(0)) || equal(i.meter(), item, p.at(0))) ++n;
   return Value(n);
 }
@@ -499,7 +510,7 @@ Value dict_view(Interpreter&, const Value& self, const Arguments& a) {
 Value dict_fromkeys(Interpreter& i, const Value&, const Arguments& a) {
   const Parameters p = positional("fromkeys", a, 1, 2);
   auto dict = make_dict(i.meter());
-  for (const Value& key : items_of(i.meter(), p.at(0))->items()) dict->set(key, p.or_none(1));
+  for (const Value& key : Items(i.meter(), p.at(0))) dict->set(key, p.or_none(1));
   return dict;
 }
 
@@ -573,21 +584,22 @@ std::optional<Value> find_method(Meter& meter, const Value& self, std::string_vi
 }
 
 std::string_view strip(std::string_view text, std::optional<std::string_view> which, Side side) {
+  const Stripped stripped(which);
   while (side != Side::Right && !text.empty()) {
     const size_t end = byte_offset(text, 1);
-    if (!is_among(text.substr(0, end), which)) break;
+    if (!stripped.has(text.substr(0, end))) break;
     text.remove_prefix(end);
   }
   while (side != Side::Left && !text.empty()) {
     const size_t begin = last_character(text);
-    if (!is_among(text.substr(begin), which)) break;
+    if (!stripped.has(text.substr(begin))) break;
     text = text.substr(0, begin);
   }
   return text;
 }
 
 std::shared_ptr<ListObject> split_lines(Meter& meter, std::string_view text, bool keep_ends, bool is_markup) {
-  meter.bulk(text.size());
+  meter.scan(text.size());
   auto list = make_list(meter);
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
@@ -605,7 +617,7 @@ std::shared_ptr<ListObject> split_lines(Meter& meter, std::string_view text, boo
 
 Value replace(Meter& meter, std::string_view text, std::string_view old, std::string_view replacement,
               Integer count, bool is_markup) {
-  meter.bulk(text.size());
+  meter.scan(text.size());
   TextBuilder out(meter);
   size_t at = 0;
   if (old.empty()) {
@@ -618,7 +630,7 @@ Value replace(Meter& meter, std::string_view text, std::string_view old, std::st
     }
   } else {
     for (; count != 0; --count) {
-      const size_t found = text.find(old, at);
+      const size_t found = find_text(text, old, at);
       if (found == text.npos) break;
       out += text.substr(at, found - at);
       out += replacement;

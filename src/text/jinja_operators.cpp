@@ -261,7 +261,7 @@ Value slice(Meter& meter, const Value& value, const Value& start, const Value& s
     return list;
   }
   const StringObject& s = **value.string();
-  meter.bulk(s.text().size());
+  if (!s.is_ascii() || c.step != 1) meter.scan(s.text().size());
   if (c.n == 0) return make_string(meter, "", s.is_markup());
   if (c.step == 1) {
     const size_t begin = s.is_ascii() ? at(0) : byte_offset(s.text(), at(0));

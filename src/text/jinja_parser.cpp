@@ -6,6 +6,7 @@
 
 #include "text/jinja_builtins.h"
 #include "text/jinja_lexer.h"
+#include "text/jinja_scopes.h"
 
 namespace moeflux::jinja {
 namespace {
@@ -329,7 +330,6 @@ class Parser {
   StatementPtr parse_call_block(uint32_t line) {
     auto node = std::make_unique<CallBlock>(line);
     node->caller = std::make_unique<Macro>(line);
-    node->caller->name = "caller";
     const bool has_signature = at_operator("(");
     if (has_signature) parse_signature(*node->caller);
     node->call = parse_expression();
@@ -812,7 +812,10 @@ class Parser {
 
   std::string parse_dotted_name() {
     std::string name = expect_any_name();
-    while (skip_operator(".")) name += "." + expect_any_name();
+    while (skip_operator(".")) {
+      name += '.';
+      name += expect_any_name();
+    }
     return name;
   }
 
@@ -874,6 +877,10 @@ class Parser {
 
 }  // namespace
 
-Tree parse(std::string_view source, Meter& meter) { return Parser(source, meter).run(); }
+Tree parse(std::string_view source, Meter& meter) {
+  Tree tree = Parser(source, meter).run();
+  find_hidden_names(tree);
+  return tree;
+}
 
 }  // namespace moeflux::jinja

@@ -54,11 +54,15 @@ bool is_divisible(Interpreter& i, const Value& v, const Arguments& a) {
 
 bool is_lower_text(Interpreter& i, const Value& v, const Arguments& a) {
   want_none(a);
-  return is_all_lower(to_text(i.meter(), v));
+  const std::string text = to_text(i.meter(), v);
+  i.meter().scan(text.size());
+  return is_all_lower(text);
 }
 bool is_upper_text(Interpreter& i, const Value& v, const Arguments& a) {
   want_none(a);
-  return is_all_upper(to_text(i.meter(), v));
+  const std::string text = to_text(i.meter(), v);
+  i.meter().scan(text.size());
+  return is_all_upper(text);
 }
 
 bool is_filter(Interpreter&, const Value& v, const Arguments& a) {

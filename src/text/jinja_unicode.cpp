@@ -1,6 +1,7 @@
 #include "text/jinja_unicode.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <span>
 
@@ -18,6 +19,9 @@ bool contains(std::span<const Range> ranges, char32_t c) {
                                       [](char32_t value, const Range& r) { return value < r.first; });
   return after != ranges.begin() && c <= std::prev(after)->last;
 }
+
+bool is_ascii_lower(char32_t c) { return c >= 'a' && c <= 'z'; }
+bool is_ascii_upper(char32_t c) { return c >= 'A' && c <= 'Z'; }
 
 struct CaseTable {
   std::span<const Mapping> mappings;
@@ -54,33 +58,34 @@ constexpr char32_t kCapitalSigma = 0x3a3, kFinalSigma = 0x3c2;
 bool is_cased(char32_t c) { return is_lower(c) || is_upper(c) || is_title(c); }
 bool is_ignorable(char32_t c) { return contains(tables::kIgnorable, c); }
 
+// How far the neighbours of a sigma are looked for: a text of characters that case ignores costs no quadratic
+// time.
+constexpr size_t kSigmaWindowBytes = 256;
+
 // A capital sigma ends a word if a cased character stands before it and none after it; characters that case
 // ignores do not count.
 bool is_final_sigma(std::string_view text, size_t at, size_t after) {
+  const size_t first = at > kSigmaWindowBytes ? at - kSigmaWindowBytes : 0;
   bool cased_before = false;
-  for (size_t i = 0; i < at;) {
-    const char32_t c = next_code_point(text, i);
-    if (!is_ignorable(c)) cased_before = is_cased(c);
+  while (at > first) {
+    while (at > 0 && (text[--at] & 0xc0) == 0x80) continue;
+    size_t next = at;
+    const char32_t c = next_code_point(text, next);
+    if (is_ignorable(c)) continue;
+    cased_before = is_cased(c);
+    break;
   }
   if (!cased_before) return false;
-  while (after < text.size()) {
+  const size_t last = std::min(text.size(), after + kSigmaWindowBytes);
+  while (after < last) {
     const char32_t c = next_code_point(text, after);
     if (!is_ignorable(c)) return !is_cased(c);
   }
   return true;
 }
 
-// The word of a sigma is looked for in a bounded neighbourhood, so that a text of sigmas costs no quadratic
-// time.
-constexpr size_t kSigmaWindowBytes = 256;
-
 void append_lower(std::string& to, std::string_view text, size_t at, size_t after, char32_t c) {
-  if (c != kCapitalSigma) return append_mapped(to, kLowerCase, c);
-  size_t begin = at > kSigmaWindowBytes ? at - kSigmaWindowBytes : 0;
-  while ((text[begin] & 0xc0) == 0x80) ++begin;
-  size_t end = std::min(text.size(), after + kSigmaWindowBytes);
-  while (end < text.size() && (text[end] & 0xc0) == 0x80) ++end;
-  if (is_final_sigma(text.substr(begin, end - begin), at - begin, after - begin))
+  if (c == kCapitalSigma && is_final_sigma(text, at, after))
     append_code_point(to, kFinalSigma);
   else
     append_mapped(to, kLowerCase, c);
@@ -164,14 +169,38 @@ size_t byte_offset(std::string_view text, size_t index, size_t from) {
   return from;
 }
 
-bool is_alpha(char32_t c) { return contains(tables::kAlpha, c); }
+void append_hex(std::string& to, uint32_t value, int n_digits, bool upper) {
+  const char* digits = upper ? "0123456789ABCDEF" : "0123456789abcdef";
+  for (int i = n_digits - 1; i >= 0; --i) to += digits[value >> (4 * i) & 15];
+}
+
+size_t find_text(std::string_view text, std::string_view wanted, size_t from) {
+  if (from > text.size()) return text.npos;
+  if (wanted.empty()) return from;
+  const void* found = ::memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
+  return found ? static_cast<size_t>(static_cast<const char*>(found) - text.data()) : text.npos;
+}
+
+size_t find_last_text(std::string_view text, std::string_view wanted) {
+  constexpr size_t kShort = 16;
+  if (wanted.size() <= kShort) return text.rfind(wanted);
+  const std::string backwards(text.rbegin(), text.rend()), wanted_backwards(wanted.rbegin(), wanted.rend());
+  const size_t at = find_text(backwards, wanted_backwards);
+  return at == text.npos ? at : text.size() - at - wanted.size();
+}
+
+bool is_alpha(char32_t c) {
+  return c < 0x80 ? is_ascii_lower(c) || is_ascii_upper(c) : contains(tables::kAlpha, c);
+}
 bool is_decimal(char32_t c) { return contains(tables::kDecimal, c); }
 bool is_digit(char32_t c) { return contains(tables::kDigit, c); }
 bool is_numeric(char32_t c) { return contains(tables::kNumeric, c); }
-bool is_printable(char32_t c) { return !contains(tables::kUnprintable, c); }
-bool is_space(char32_t c) { return contains(tables::kSpace, c); }
-bool is_lower(char32_t c) { return contains(tables::kLower, c); }
-bool is_upper(char32_t c) { return contains(tables::kUpper, c); }
+bool is_printable(char32_t c) { return c < 0x7f ? c >= 0x20 : !contains(tables::kUnprintable, c); }
+bool is_space(char32_t c) {
+  return c < 0x80 ? c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x1f) : contains(tables::kSpace, c);
+}
+bool is_lower(char32_t c) { return c < 0x80 ? is_ascii_lower(c) : contains(tables::kLower, c); }
+bool is_upper(char32_t c) { return c < 0x80 ? is_ascii_upper(c) : contains(tables::kUpper, c); }
 bool is_title(char32_t c) { return contains(tables::kTitle, c); }
 bool is_identifier_start(char32_t c) { return contains(tables::kIdentifierStart, c); }
 bool is_identifier_continue(char32_t c) { return contains(tables::kIdentifierContinue, c); }

@@ -16,10 +16,16 @@ bool count_code_points(std::string_view text, size_t& count);
 // The code point that starts at `at`, which moves past it.
 char32_t next_code_point(std::string_view text, size_t& at);
 void append_code_point(std::string& to, char32_t c);
+void append_hex(std::string& to, uint32_t value, int n_digits, bool upper = false);
 
 // Byte offset of code point `index` (or the end of the text, where there are fewer), counted from byte
 // `from`.
 size_t byte_offset(std::string_view text, size_t index, size_t from = 0);
+
+// Where `wanted` stands, from `from` on, or last; npos where it does not. In time that grows with the sum of
+// the lengths, whatever the texts are.
+size_t find_text(std::string_view text, std::string_view wanted, size_t from = 0);
+size_t find_last_text(std::string_view text, std::string_view wanted);
 
 bool is_alpha(char32_t c);
 bool is_decimal(char32_t c);

@@ -101,6 +101,7 @@ void append_dict(TextBuilder& out, Meter& meter, const DictObject& dict) {
 void append_repr(TextBuilder& out, Meter& meter, const Value& value) {
   meter.step();
   if (const StringRef* s = value.string()) {
+    meter.scan((*s)->text().size());
     if ((*s)->is_markup())
       out += "Markup(" + repr_of_text((*s)->text()) + ")";
     else
@@ -124,14 +125,15 @@ void append_escaped(std::string& out, char32_t c) {
   else if (c == '\t')
     out += "\\t";
   else if (c < 0x100)
-    out += fmt::format("\\x{:02x}", static_cast<uint32_t>(c));
+    append_hex(out += "\\x", c, 2);
   else if (c < 0x10000)
-    out += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
+    append_hex(out += "\\u", c, 4);
   else
-    out += fmt::format("\\U{:08x}", static_cast<uint32_t>(c));
+    append_hex(out += "\\U", c, 8);
 }
 
 ListRef characters_of(Meter& meter, const StringObject& s) {
+  meter.scan(s.text().size());
   auto list = make_list(meter);
   const std::string_view text = s.text();
   for (size_t at = 0; at < text.size();) {
@@ -441,7 +443,7 @@ bool equal(Meter& meter, const Value& a, const Value& b) {
   if (a.is_same(b)) return true;
   if (a.is_undefined() && b.is_undefined()) return true;
   if (a.is_string() && b.is_string()) {
-    meter.bulk(std::min(a.text().size(), b.text().size()));
+    meter.copy(std::min(a.text().size(), b.text().size()));
     return a.text() == b.text();
   }
   if (a.is_sequence() && b.is_sequence()) return equal_lists(meter, **a.sequence(), **b.sequence());
@@ -456,7 +458,7 @@ bool less(Meter& meter, const Value& a, const Value& b) {
   if (b.is_undefined()) refuse_undefined(b);
   if (a.is_number() && b.is_number()) return compare_numbers(a, b) == -1;
   if (a.is_string() && b.is_string()) {
-    meter.bulk(std::min(a.text().size(), b.text().size()));
+    meter.copy(std::min(a.text().size(), b.text().size()));
     return a.text() < b.text();  // bytes of UTF-8 sort as code points do
   }
   if (a.is_sequence() && b.is_sequence() && a.is_tuple() == b.is_tuple())
@@ -514,8 +516,8 @@ bool contains(Meter& meter, const Value& container, const Value& item) {
   if (const StringRef* s = container.string()) {
     if (item.is_undefined()) refuse("'in <string>' wants a string, not an undefined value");
     if (!item.is_string()) refuse("'in <string>' wants a string, not {}", type_name(item));
-    meter.bulk((*s)->text().size());
-    return (*s)->text().find(item.text()) != std::string::npos;
+    meter.copy((*s)->text().size());
+    return find_text((*s)->text(), item.text()) != std::string_view::npos;
   }
   if (const DictRef* d = container.dict()) return (*d)->find(item) != nullptr;
   if (const auto* range = container.object_as<RangeObject>(); range && item.is_integer())
@@ -527,7 +529,10 @@ bool contains(Meter& meter, const Value& container, const Value& item) {
 }
 
 std::string to_text(Meter& meter, const Value& value) {
-  if (value.is_string()) return std::string(value.text());
+  if (value.is_string()) {
+    meter.copy(value.text().size());
+    return std::string(value.text());
+  }
   if (value.is_undefined()) return "";
   if (value.is_none()) return "None";
   if (const bool* b = value.boolean()) return *b ? "True" : "False";

@@ -328,6 +328,17 @@ bool is_iterable(const Value& value);
 ListRef items_of(Meter& meter, const Value& value);  // what a for loop sees; refuses what cannot be iterated
 bool contains(Meter& meter, const Value& container, const Value& item);
 
+// The same for a range-based for, which would not keep the list of items_of alive.
+class Items {
+ public:
+  Items(Meter& meter, const Value& value) : list_(items_of(meter, value)) {}
+  auto begin() const { return list_->items().begin(); }
+  auto end() const { return list_->items().end(); }
+
+ private:
+  const ListRef list_;
+};
+
 std::string to_text(Meter& meter, const Value& value);  // str(value)
 std::string repr(Meter& meter, const Value& value);
 std::string float_repr(double value);
