@@ -80,7 +80,7 @@ std::shared_ptr<ListObject> split_at_space(Meter& meter, const Value& self, Inte
   while (!rest.empty()) {
     size_t end = 0;
     if (most >= 0 && static_cast<Integer>(list->size()) == most) {
-      list->push(text_like(meter, self, strip(rest, {}, Side::Right)));
+      list->push(text_like(meter, self, rest));
       return list;
     }
     while (end < rest.size()) {
@@ -99,7 +99,7 @@ std::shared_ptr<ListObject> split_at_space_from_right(Meter& meter, const Value&
   std::string_view rest = strip(self.text(), {}, Side::Right);
   while (!rest.empty()) {
     if (most >= 0 && static_cast<Integer>(pieces.size()) == most) {
-      pieces.push_back(strip(rest, {}, Side::Left));
+      pieces.push_back(rest);
       break;
     }
     size_t begin = rest.size();

@@ -132,7 +132,10 @@ Value repeat(Meter& meter, const Value& value, Integer count) {
     if (!piece.empty() && n > 0)
       meter.expect_room(piece.size() > (size_t{1} << 32) / n ? ~size_t{0} >> 1 : piece.size() * n);
     std::string text;
-    for (size_t i = 0; i < n && !piece.empty(); ++i) text += piece;
+    if (piece.size() == 1)
+      text.assign(n, piece[0]);
+    else
+      for (size_t i = 0; i < n && !piece.empty(); ++i) text += piece;
     return make_string(meter, std::move(text), value.is_markup());
   }
   const ListObject& items = **value.sequence();

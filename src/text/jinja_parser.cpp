@@ -214,9 +214,9 @@ class Parser {
 
   StatementPtr parse_for(uint32_t line) {
     auto node = std::make_unique<For>(line);
-    node->target = parse_target("in", false);
+    node->target = parse_target(false);
     expect_name("in");
-    node->iterable = parse_tuple(false, "recursive");
+    node->iterable = parse_tuple(false);
     if (skip_name("if")) node->test = parse_inner([&] { return parse_expression(); });
     node->is_recursive = skip_name("recursive");
     node->body = parse_inner([&] { return parse_loop_body(); });
@@ -248,7 +248,7 @@ class Parser {
   }
 
   StatementPtr parse_set(uint32_t line) {
-    ExpressionPtr target = parse_target("", true);
+    ExpressionPtr target = parse_target(true);
     if (skip_operator("=")) {
       auto node = std::make_unique<Set>(line);
       node->target = std::move(target);
@@ -350,7 +350,7 @@ class Parser {
     auto node = std::make_unique<With>(line);
     while (now().kind != Kind::BlockEnd && !at_operator(":")) {
       if (!node->assignments.empty()) expect_operator(",");
-      ExpressionPtr target = parse_target("", false);
+      ExpressionPtr target = parse_target(false);
       expect_operator("=");
       node->assignments.emplace_back(std::move(target), parse_expression());
     }
@@ -404,13 +404,13 @@ class Parser {
 
   // ---- Targets of assignments
 
-  ExpressionPtr parse_target(std::string_view end_name, bool with_namespace) {
+  ExpressionPtr parse_target(bool with_namespace) {
     const uint32_t line = now().line;
     auto tuple = std::make_unique<ListLiteral>(line);
     tuple->is_tuple = true;
     bool has_comma = false;
     for (;;) {
-      if (at_tuple_end() || (!end_name.empty() && at_name(end_name))) break;
+      if (at_tuple_end()) break;
       tuple->items.push_back(parse_target_part(with_namespace));
       if (!skip_operator(",")) break;
       has_comma = true;
@@ -425,7 +425,7 @@ class Parser {
     const Level level(*this);
     const Token& token = take();
     if (is_operator(token, "(")) {
-      ExpressionPtr inner = parse_target("", false);
+      ExpressionPtr inner = parse_target(false);
       expect_operator(")");
       return inner;
     }
@@ -450,13 +450,12 @@ class Parser {
   }
 
   // One expression, or several with commas between them.
-  ExpressionPtr parse_tuple(bool with_condition = true, std::string_view end_name = "",
-                            bool in_parentheses = false) {
+  ExpressionPtr parse_tuple(bool with_condition = true, bool in_parentheses = false) {
     auto tuple = std::make_unique<ListLiteral>(now().line);
     tuple->is_tuple = true;
     bool has_comma = false;
     for (;;) {
-      if (at_tuple_end() || (!end_name.empty() && at_name(end_name))) break;
+      if (at_tuple_end()) break;
       tuple->items.push_back(with_condition ? parse_expression() : parse_or());
       if (!skip_operator(",")) break;
       has_comma = true;
@@ -629,7 +628,7 @@ class Parser {
     if (at_operator("[")) return parse_list();
     if (at_operator("{")) return parse_dict();
     if (!skip_operator("(")) fail(fmt::format("unexpected {}", describe(token)));
-    ExpressionPtr inner = parse_tuple(true, "", true);
+    ExpressionPtr inner = parse_tuple(true, true);
     expect_operator(")");
     return inner;
   }

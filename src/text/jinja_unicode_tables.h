@@ -1,4 +1,4 @@
-// Made by scripts/make_unicode_tables from Unicode 14.0.0; not edited by hand.
+// Made by scripts/make_jinja_unicode_tables from Unicode 14.0.0; not edited by hand.
 #pragma once
 
 #include <cstdint>

@@ -516,7 +516,7 @@ bool contains(Meter& meter, const Value& container, const Value& item) {
   if (const StringRef* s = container.string()) {
     if (item.is_undefined()) refuse("'in <string>' wants a string, not an undefined value");
     if (!item.is_string()) refuse("'in <string>' wants a string, not {}", type_name(item));
-    meter.copy((*s)->text().size());
+    meter.scan((*s)->text().size() + item.text().size());
     return find_text((*s)->text(), item.text()) != std::string_view::npos;
   }
   if (const DictRef* d = container.dict()) return (*d)->find(item) != nullptr;
