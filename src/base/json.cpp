@@ -61,16 +61,23 @@ class Guard : public nlohmann::json_sax<Json> {
   int depth_ = 0;
 };
 
-}  // namespace
-
-Json parse_json(std::string_view text, const std::string& where) {
+template <class Parsed>
+Parsed parse_guarded(std::string_view text, const std::string& where) {
   Guard guard(where);
   try {
     Json::sax_parse(text.begin(), text.end(), &guard);
-    return Json::parse(text.begin(), text.end());
+    return Parsed::parse(text.begin(), text.end());
   } catch (const Json::exception& e) {
     fail(Errc::Corrupt, "{}: not valid JSON: {}", where, e.what());
   }
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where) { return parse_guarded<Json>(text, where); }
+
+OrderedJson parse_ordered_json(std::string_view text, const std::string& where) {
+  return parse_guarded<OrderedJson>(text, where);
 }
 
 JsonObject::JsonObject(const Json& value, std::string where) : value_(&value), where_(std::move(where)) {

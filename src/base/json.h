@@ -14,6 +14,7 @@
 namespace moeflux {
 
 Json parse_json(std::string_view text, const std::string& where);
+OrderedJson parse_ordered_json(std::string_view text, const std::string& where);
 
 // One JSON object with a name for error messages ("model/config.json" or "model/config.json: text_config").
 // Absent and null count as the same.

@@ -6,5 +6,7 @@
 namespace moeflux {
 
 using Json = nlohmann::json;
+// Keeps the members of an object in their order.
+using OrderedJson = nlohmann::ordered_json;
 
 }  // namespace moeflux

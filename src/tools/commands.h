@@ -21,6 +21,7 @@ void add_bench_command(CLI::App& app);
 void add_perplexity_command(CLI::App& app);
 void add_cache_sim_command(CLI::App& app);
 void add_tokenize_command(CLI::App& app);
+void add_template_command(CLI::App& app);
 
 // Thrown by a command whose work was done but whose answer is "no": the program exits with 1 and says nothing
 // more.

@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
   add_cache_sim_command(app);
   add_verify_command(app);
   add_tokenize_command(app);
+  add_template_command(app);
   add_synth_command(app);
   if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {
     std::fputs(fmt::format("moeflux: there is no command '{}'; moeflux --help lists them\n", argv[1]).c_str(),

@@ -1,0 +1,599 @@
+#include "text/answer_parser.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace moeflux {
+namespace {
+
+constexpr std::string_view kThink = "<think>", kEndThink = "</think>", kSpace = " \t\r\n";
+constexpr std::string_view kFunction = "<function=";
+constexpr size_t kMaxHeaderBytes = 512;
+
+bool is_blank(std::string_view text) { return text.find_first_not_of(kSpace) == text.npos; }
+
+std::string_view trimmed(std::string_view text) {
+  const size_t begin = std::min(text.find_first_not_of(kSpace), text.size());
+  text.remove_prefix(begin);
+  return text.substr(0, text.find_last_not_of(kSpace) + 1);
+}
+
+// Length of the longest end of `text` that may grow into `marker`.
+size_t partial_length(std::string_view text, std::string_view marker) {
+  for (size_t n = std::min(text.size(), marker.size() - 1); n > 0; --n)
+    if (text.ends_with(marker.substr(0, n))) return n;
+  return 0;
+}
+
+std::optional<OrderedJson> parse_json_or_nothing(std::string_view text) {
+  try {
+    return parse_ordered_json(trimmed(text), "an answer");
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::string dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+// JSON as the model wrote it, if it is an object.
+std::optional<std::string> object_text(std::string_view text) {
+  const std::optional<OrderedJson> json = parse_json_or_nothing(text);
+  if (!json || !json->is_object()) return {};
+  return std::string(trimmed(text));
+}
+
+// The text between `open` and `close`, from `at` on, which moves behind it.
+std::optional<std::string_view> between(std::string_view text, size_t& at, std::string_view open,
+                                        std::string_view close) {
+  const size_t begin = text.find(open, at);
+  if (begin == text.npos) return {};
+  const size_t end = text.find(close, begin + open.size());
+  if (end == text.npos) return {};
+  at = end + close.size();
+  return text.substr(begin + open.size(), end - begin - open.size());
+}
+
+std::string_view without_outer_newlines(std::string_view text) {
+  if (text.starts_with('\n')) text.remove_prefix(1);
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  return text;
+}
+
+std::string_view without_namespace(std::string_view name) {
+  constexpr std::string_view kFunctions = "functions.";
+  return name.starts_with(kFunctions) ? name.substr(kFunctions.size()) : name;
+}
+
+// ---- Types of arguments
+
+const OrderedJson* member(const OrderedJson* object, const char* key) {
+  if (!object || !object->is_object()) return nullptr;
+  const auto found = object->find(key);
+  return found == object->end() ? nullptr : &*found;
+}
+
+const OrderedJson* find_function(const OrderedJson& tools, const std::string& name) {
+  if (!tools.is_array()) return nullptr;
+  for (const OrderedJson& tool : tools) {
+    const OrderedJson* function = member(&tool, "function");
+    if (!function) function = &tool;
+    const OrderedJson* known = member(function, "name");
+    if (known && known->is_string() && known->get_ref<const std::string&>() == name) return function;
+  }
+  return nullptr;
+}
+
+// The declared types of a parameter; none where nothing is declared.
+std::vector<std::string> types_of(const OrderedJson& tools, const std::string& function,
+                                  const std::string& key) {
+  const OrderedJson* properties = member(member(find_function(tools, function), "parameters"), "properties");
+  const OrderedJson* type = member(member(properties, key.c_str()), "type");
+  if (!type) return {};
+  if (type->is_string()) return {type->get<std::string>()};
+  std::vector<std::string> types;
+  if (type->is_array())
+    for (const OrderedJson& one : *type)
+      if (one.is_string()) types.push_back(one.get<std::string>());
+  return types;
+}
+
+bool is_of_type(const OrderedJson& value, const std::string& type) {
+  if (type == "integer") return value.is_number_integer();
+  if (type == "number") return value.is_number();
+  if (type == "boolean") return value.is_boolean();
+  if (type == "object") return value.is_object();
+  if (type == "array") return value.is_array();
+  return type == "null" && value.is_null();
+}
+
+bool equals_ignoring_case(std::string_view text, std::string_view lower) {
+  return std::ranges::equal(text, lower,
+                            [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a + 32 : a) == b; });
+}
+
+// A tag that a call begins with, or one around several calls.
+struct KnownMarker {
+  AnswerFormat format;
+  std::string_view text, closer;
+  bool is_section;
+};
+constexpr KnownMarker kMarkers[] = {
+    {AnswerFormat::Tagged, "<tool_call>", "</tool_call>", false},
+    {AnswerFormat::Tagged, "<function=", "</function>", false},  // some models leave the outer tag out
+    {AnswerFormat::DeepSeek, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", true},
+    {AnswerFormat::DeepSeek, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", false},
+    {AnswerFormat::Kimi, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", true},
+    {AnswerFormat::Kimi, "<|tool_call_begin|>", "<|tool_call_end|>", false},
+    {AnswerFormat::MiniMax, "<minimax:tool_call>", "</minimax:tool_call>", true},
+    {AnswerFormat::MiniMax, "<invoke name=", "</invoke>", false}};
+
+}  // namespace
+
+AnswerFormat answer_format_of(std::string_view source) {
+  static constexpr std::pair<std::string_view, AnswerFormat> kSigns[] = {
+      {"<|channel|>", AnswerFormat::Harmony},
+      {"<minimax:tool_call>", AnswerFormat::MiniMax},
+      {"<|tool_calls_section_begin|>", AnswerFormat::Kimi},
+      {"<｜tool▁call▁begin｜>", AnswerFormat::DeepSeek},
+      {"<tool_call>", AnswerFormat::Tagged}};
+  for (const auto& [sign, format] : kSigns)
+    if (source.find(sign) != source.npos) return format;
+  return AnswerFormat::Plain;
+}
+
+bool ends_in_thought(std::string_view prompt) { return trimmed(prompt).ends_with(kThink); }
+
+AnswerParser::AnswerParser(AnswerOptions options)
+    : options_(std::move(options)),
+      state_(options_.format == AnswerFormat::Harmony ? State::Header
+             : options_.starts_in_thought             ? State::Reasoning
+                                                      : State::Start) {}
+
+std::vector<AnswerEvent> AnswerParser::feed(std::string_view piece) {
+  buffer_ += piece;
+  run(false);
+  return std::exchange(events_, {});
+}
+
+std::vector<AnswerEvent> AnswerParser::finish() {
+  run(true);
+  if (!(has_calls_ && is_blank(held_))) emit(AnswerEvent::Kind::Text, held_);
+  held_.clear();
+  return std::exchange(events_, {});
+}
+
+void AnswerParser::run(bool at_end) {
+  while (advance(at_end)) continue;
+}
+
+bool AnswerParser::advance(bool at_end) {
+  switch (state_) {
+    case State::Start:
+      return advance_start(at_end);
+    case State::Reasoning:
+      return advance_reasoning(at_end);
+    case State::AfterReasoning:
+      return advance_after_reasoning(at_end);
+    case State::Content:
+      return advance_content(at_end);
+    case State::Call:
+      return advance_call(at_end);
+    case State::Header:
+      return advance_header(at_end);
+    case State::Body:
+      return advance_body(at_end);
+  }
+  return false;
+}
+
+// ---- Events
+
+void AnswerParser::emit(AnswerEvent::Kind kind, std::string_view text) {
+  if (text.empty()) return;
+  if (!events_.empty() && events_.back().kind == kind && kind <= AnswerEvent::Kind::Reasoning)
+    events_.back().text += text;
+  else
+    events_.push_back({kind, std::string(text), ""});
+}
+
+void AnswerParser::emit_text(std::string_view text) {
+  emit(AnswerEvent::Kind::Text, held_);
+  held_.clear();
+  held_section_closer_.clear();
+  section_closer_.clear();
+  emit(AnswerEvent::Kind::Text, text);
+}
+
+// White space at the ends of a thought is no part of it; whether it is at the end shows later.
+void AnswerParser::emit_reasoning(std::string_view text) {
+  if (!has_reasoning_) text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
+  if (text.empty()) return;
+  has_reasoning_ = true;
+  const size_t end = text.find_last_not_of('\n') + 1;
+  if (end > 0) {
+    emit(AnswerEvent::Kind::Reasoning, held_newlines_);
+    held_newlines_.clear();
+  }
+  emit(AnswerEvent::Kind::Reasoning, text.substr(0, end));
+  held_newlines_ += text.substr(end);
+}
+
+bool AnswerParser::emit_call(const std::optional<Call>& call) {
+  if (!call || call->name.empty()) return false;
+  held_.clear();
+  has_calls_ = true;
+  events_.push_back({AnswerEvent::Kind::CallBegin, call->name, call->id});
+  events_.push_back({AnswerEvent::Kind::CallArguments, call->arguments, ""});
+  events_.push_back({AnswerEvent::Kind::CallEnd, "", ""});
+  return true;
+}
+
+// ---- Thoughts
+
+bool AnswerParser::advance_start(bool at_end) {
+  const size_t begin = buffer_.find_first_not_of(kSpace);
+  if (begin == std::string::npos && !at_end) return false;
+  const std::string_view rest =
+      begin == std::string::npos ? std::string_view() : std::string_view(buffer_).substr(begin);
+  if (rest.starts_with(kThink)) {
+    take(begin + kThink.size());
+    state_ = State::Reasoning;
+    return true;
+  }
+  if (!at_end && kThink.starts_with(rest)) return false;
+  state_ = State::Content;
+  return true;
+}
+
+bool AnswerParser::advance_reasoning(bool at_end) {
+  const size_t end = buffer_.find(kEndThink);
+  if (end != std::string::npos) {
+    emit_reasoning(std::string_view(buffer_).substr(0, end));
+    held_newlines_.clear();
+    take(end + kEndThink.size());
+    state_ = State::AfterReasoning;
+    return true;
+  }
+  const size_t n = at_end ? buffer_.size() : buffer_.size() - partial_length(buffer_, kEndThink);
+  emit_reasoning(std::string_view(buffer_).substr(0, n));
+  take(n);
+  if (at_end) emit(AnswerEvent::Kind::Reasoning, std::exchange(held_newlines_, {}));
+  return false;
+}
+
+// A blank line between thought and answer belongs to neither.
+bool AnswerParser::advance_after_reasoning(bool at_end) {
+  const size_t n = std::min(std::min(buffer_.find_first_not_of('\n'), buffer_.size()), size_t{2});
+  if (n == buffer_.size() && n < 2 && !at_end) return false;
+  take(n);
+  state_ = State::Content;
+  return true;
+}
+
+// ---- Text and calls
+
+// The tag that ends a section of calls leaves no trace, if nothing stands before it.
+std::optional<bool> AnswerParser::skip_section_end(bool at_end) {
+  if (section_closer_.empty()) return {};
+  const size_t begin = std::min(buffer_.find_first_not_of(kSpace), buffer_.size());
+  const std::string_view rest = std::string_view(buffer_).substr(begin);
+  if (rest.starts_with(section_closer_)) {
+    take(begin + section_closer_.size());
+    section_closer_.clear();
+    return true;
+  }
+  if (!at_end && std::string_view(section_closer_).starts_with(rest)) return false;
+  return {};
+}
+
+bool AnswerParser::advance_content(bool at_end) {
+  if (const std::optional<bool> skipped = skip_section_end(at_end)) return *skipped;
+  size_t found = std::string::npos, n_partial = 0;
+  const KnownMarker* marker = nullptr;
+  for (const KnownMarker& m : kMarkers) {
+    if (m.format != options_.format) continue;
+    n_partial = std::max(n_partial, partial_length(buffer_, m.text));
+    if (const size_t at = buffer_.find(m.text); at < found) found = at, marker = &m;
+  }
+  const size_t stop = std::min(found, at_end ? buffer_.size() : buffer_.size() - n_partial);
+
+  // White space is held: it goes where a call follows.
+  const std::string_view text = std::string_view(buffer_).substr(0, stop);
+  const size_t text_end = text.find_last_not_of(kSpace) + 1;
+  if (text_end > 0) emit_text(text.substr(0, text_end));
+  held_ += text.substr(text_end);
+  take(stop);
+  if (!marker || stop != found) return false;
+  begin_call(marker->text, marker->closer, marker->is_section);
+  return true;
+}
+
+void AnswerParser::begin_call(std::string_view opener, std::string_view closer, bool is_section) {
+  take(opener.size());
+  if (is_section) {
+    held_ += opener;
+    held_section_closer_ = closer;
+    return;
+  }
+  opener_ = opener;
+  closer_ = closer;
+  scanned_ = 0;
+  in_string_ = false;
+  state_ = State::Call;
+}
+
+// Where the block that has begun ends; inside a string of JSON its closing tag is no tag. Looks at each byte
+// once, however often it is called.
+size_t AnswerParser::find_block_end() {
+  const std::string_view body = buffer_;
+  const bool is_json = body.substr(std::min(body.find_first_not_of(kSpace), body.size())).starts_with('{');
+  if (!is_json) {
+    const size_t at = body.find(closer_, scanned_);
+    scanned_ = body.size() - std::min(body.size(), closer_.size());
+    return at;
+  }
+  for (; scanned_ < body.size(); ++scanned_) {
+    const char c = body[scanned_];
+    if (in_string_ && c == '\\') {
+      if (scanned_ + 1 == body.size()) break;
+      ++scanned_;
+    } else if (c == '"') {
+      in_string_ = !in_string_;
+    } else if (!in_string_ && c == closer_[0]) {
+      if (body.substr(scanned_).starts_with(closer_)) return scanned_;
+      if (std::string_view(closer_).starts_with(body.substr(scanned_))) break;
+    }
+  }
+  return body.npos;
+}
+
+bool AnswerParser::advance_call(bool at_end) {
+  const size_t end = find_block_end();
+  if (end == std::string::npos && !at_end) return false;
+  state_ = State::Content;
+  if (!emit_call(parse_call(std::string_view(buffer_).substr(0, end)))) {
+    emit_text(opener_);  // no call after all; what is inside may still hold one
+    return true;
+  }
+  take(end == std::string::npos ? buffer_.size() : end + closer_.size());
+  if (!held_section_closer_.empty()) section_closer_ = std::exchange(held_section_closer_, {});
+  if (opener_ == kFunction) section_closer_ = "</tool_call>";  // its own opening tag was left out
+  return true;
+}
+
+std::optional<AnswerParser::Call> AnswerParser::parse_call(std::string_view body) const {
+  switch (options_.format) {
+    case AnswerFormat::Tagged:
+      return opener_ == kFunction ? parse_function(body) : parse_tagged(body);
+    case AnswerFormat::MiniMax:
+      return parse_invoke(body);
+    case AnswerFormat::Kimi:
+      return parse_kimi(body);
+    case AnswerFormat::DeepSeek:
+      return parse_deepseek(body);
+    default:
+      return {};
+  }
+}
+
+std::optional<AnswerParser::Call> AnswerParser::parse_kimi(std::string_view body) {
+  constexpr std::string_view kSeparator = "<|tool_call_argument_begin|>";
+  const size_t at = body.find(kSeparator);
+  if (at == body.npos) return {};
+  const std::optional<std::string> arguments = object_text(body.substr(at + kSeparator.size()));
+  if (!arguments) return {};
+  const std::string_view id = trimmed(body.substr(0, at));
+  return Call{std::string(without_namespace(id.substr(0, id.rfind(':')))), std::string(id), *arguments};
+}
+
+std::optional<AnswerParser::Call> AnswerParser::parse_deepseek(std::string_view body) {
+  constexpr std::string_view kSeparator = "<｜tool▁sep｜>", kFence = "```json", kEndFence = "```";
+  const size_t at = body.find(kSeparator);
+  if (at == body.npos) return {};
+  std::string_view name = trimmed(body.substr(0, at)), arguments = body.substr(at + kSeparator.size());
+  if (const size_t fence = arguments.find(kFence); fence != arguments.npos && name == "function") {
+    name = trimmed(arguments.substr(0, fence));
+    arguments = trimmed(arguments.substr(fence + kFence.size()));
+    if (arguments.ends_with(kEndFence)) arguments.remove_suffix(kEndFence.size());
+  }
+  const std::optional<std::string> object = object_text(arguments);
+  if (!object) return {};
+  return Call{std::string(name), "", *object};
+}
+
+std::optional<AnswerParser::Call> AnswerParser::parse_tagged(std::string_view body) const {
+  const std::string_view text = trimmed(body);
+  if (text.starts_with(kFunction)) {
+    const size_t end = text.rfind("</function>");
+    return parse_function(
+        text.substr(kFunction.size(), end == text.npos ? text.npos : end - kFunction.size()));
+  }
+  if (!text.starts_with('{')) return parse_pairs(text);
+  const std::optional<OrderedJson> json = parse_json_or_nothing(text);
+  if (!json) return {};
+  const OrderedJson* name = member(&*json, "name");
+  const OrderedJson* arguments = member(&*json, "arguments");
+  if (!name || !name->is_string()) return {};
+  if (!arguments || arguments->is_null()) return Call{name->get<std::string>(), "", "{}"};
+  if (arguments->is_object()) return Call{name->get<std::string>(), "", dump(*arguments)};
+  if (!arguments->is_string()) return {};
+  const std::optional<std::string> object = object_text(arguments->get_ref<const std::string&>());
+  if (!object) return {};
+  return Call{name->get<std::string>(), "", *object};
+}
+
+// NAME>, then <parameter=KEY>VALUE</parameter> any number of times.
+std::optional<AnswerParser::Call> AnswerParser::parse_function(std::string_view body) const {
+  size_t at = body.find('>');
+  if (at == body.npos) return {};
+  Call call{std::string(trimmed(body.substr(0, at))), "", ""};
+  ++at;
+  OrderedJson arguments = OrderedJson::object();
+  while (const std::optional<std::string_view> parameter = between(body, at, "<parameter=", "</parameter>")) {
+    const size_t end = parameter->find('>');
+    if (end == parameter->npos) return {};
+    const std::string key(trimmed(parameter->substr(0, end)));
+    arguments[key] =
+        argument(call.name, key, std::string(without_outer_newlines(parameter->substr(end + 1))), false);
+  }
+  if (!is_blank(body.substr(at))) return {};
+  call.arguments = dump(arguments);
+  return call;
+}
+
+// NAME, then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> any number of times.
+std::optional<AnswerParser::Call> AnswerParser::parse_pairs(std::string_view body) const {
+  size_t at = std::min(body.find("<arg_key>"), body.size());
+  Call call{std::string(trimmed(body.substr(0, at))), "", ""};
+  if (call.name.find_first_of(" \n<>{}[](),\"") != std::string::npos) return {};
+  OrderedJson arguments = OrderedJson::object();
+  while (const std::optional<std::string_view> key_text = between(body, at, "<arg_key>", "</arg_key>")) {
+    const std::optional<std::string_view> value = between(body, at, "<arg_value>", "</arg_value>");
+    if (!value) return {};
+    const std::string key(trimmed(*key_text));
+    arguments[key] = argument(call.name, key, std::string(*value), true);
+  }
+  if (!is_blank(body.substr(at))) return {};
+  call.arguments = dump(arguments);
+  return call;
+}
+
+// "NAME">, then <parameter name="KEY">VALUE</parameter> any number of times.
+std::optional<AnswerParser::Call> AnswerParser::parse_invoke(std::string_view body) const {
+  size_t at = 0;
+  const std::optional<std::string_view> name = between(body, at, "\"", "\">");
+  if (!name) return {};
+  Call call{std::string(*name), "", ""};
+  OrderedJson arguments = OrderedJson::object();
+  while (const std::optional<std::string_view> parameter =
+             between(body, at, "<parameter name=\"", "</parameter>")) {
+    const size_t end = parameter->find("\">");
+    if (end == parameter->npos) return {};
+    const std::string key(parameter->substr(0, end));
+    arguments[key] = argument(call.name, key, std::string(parameter->substr(end + 2)), false);
+  }
+  if (!is_blank(body.substr(at))) return {};
+  call.arguments = dump(arguments);
+  return call;
+}
+
+// Text to the value that the tool's schema declares. Where nothing is declared it stays text, or is what it
+// looks like if `guess`; what does not fit its type stays text too.
+OrderedJson AnswerParser::argument(const std::string& function, const std::string& key, std::string value,
+                                   bool guess) const {
+  const std::vector<std::string> types = types_of(options_.tools, function, key);
+  if (std::ranges::find(types, "string") != types.end()) return value;
+  if (types.empty() && !guess) return value;
+  if (!types.empty() && equals_ignoring_case(trimmed(value), "null")) return nullptr;
+  std::string text(trimmed(value));
+  if (equals_ignoring_case(text, "true") || equals_ignoring_case(text, "false"))
+    text = equals_ignoring_case(text, "true") ? "true" : "false";  // as Python writes them
+  const std::optional<OrderedJson> json = parse_json_or_nothing(text);
+  if (!json) return value;
+  const auto fits = [&](const std::string& type) { return is_of_type(*json, type); };
+  return types.empty() || std::ranges::any_of(types, fits) ? *json : OrderedJson(value);
+}
+
+// ---- Channels: a header up to <|message|>, then its content
+
+namespace {
+
+constexpr std::string_view kStart = "<|start|>", kChannel = "<|channel|>", kMessage = "<|message|>";
+constexpr std::string_view kEnds[] = {"<|end|>", "<|return|>", "<|call|>"};
+
+std::string word_after(std::string_view text, std::string_view sign) {
+  const size_t at = text.find(sign);
+  if (at == text.npos) return "";
+  const std::string_view rest = text.substr(at + sign.size());
+  return std::string(rest.substr(0, std::min(rest.find_first_of(" \n<"), rest.size())));
+}
+
+}  // namespace
+
+bool AnswerParser::advance_header(bool at_end) {
+  const size_t end = buffer_.find(kMessage);
+  if (end != std::string::npos && end <= kMaxHeaderBytes) {
+    const std::string header = buffer_.substr(0, end);
+    take(end + kMessage.size());
+    begin_body(header);
+    return true;
+  }
+  // Without a channel it is plain text; so is a header that does not end.
+  const std::string_view text = trimmed(buffer_);
+  const auto may_begin = [&](std::string_view sign) {
+    return text.starts_with(sign) || sign.starts_with(text);
+  };
+  const bool is_header =
+      may_begin(kStart) || may_begin(kChannel) || may_begin("to=") || may_begin("assistant");
+  if (is_header && !at_end && buffer_.size() <= kMaxHeaderBytes) return false;
+  if (buffer_.empty()) return false;
+  const size_t next = is_header ? std::string::npos : std::min(buffer_.find(kChannel), buffer_.find(kStart));
+  const size_t n_partial =
+      at_end ? 0 : std::max(partial_length(buffer_, kChannel), partial_length(buffer_, kStart));
+  const size_t n = std::min(next, buffer_.size() - n_partial);
+  if (n == 0) return false;
+  emit(AnswerEvent::Kind::Text, std::string_view(buffer_).substr(0, n));
+  take(n);
+  return true;
+}
+
+void AnswerParser::begin_body(std::string_view header) {
+  const size_t begin =
+      std::min({header.find(kStart), header.find(kChannel), header.find(" to="), header.size()});
+  if (begin == header.size() && !is_blank(header)) {
+    emit(AnswerEvent::Kind::Text, std::string(header) + std::string(kMessage));
+    return;
+  }
+  if (const std::string_view stray = header.substr(0, begin);
+      !is_blank(stray) && trimmed(stray) != "assistant")
+    emit(AnswerEvent::Kind::Text, stray);
+  header_ = header.substr(begin);
+  recipient_ = word_after(header, " to=");
+  is_thought_ = word_after(header, kChannel) == "analysis" && recipient_.empty();
+  scanned_ = 0;
+  state_ = State::Body;
+}
+
+bool AnswerParser::advance_body(bool at_end) {
+  size_t end = std::string::npos, n_partial = 0;
+  std::string_view end_tag;
+  const auto consider = [&](std::string_view tag) {
+    n_partial = std::max(n_partial, partial_length(buffer_, tag));
+    if (const size_t at = buffer_.find(tag, scanned_); at < end) end = at, end_tag = tag;
+  };
+  for (const std::string_view tag : kEnds) consider(tag);
+  consider(kStart);  // a message that was not closed
+  const bool is_over = end != std::string::npos || at_end;
+  if (!recipient_.empty() && !is_over) {
+    scanned_ = buffer_.size() - n_partial;
+    return false;
+  }
+  scanned_ = 0;
+  const size_t n = end != std::string::npos ? end : at_end ? buffer_.size() : buffer_.size() - n_partial;
+  const std::string content = buffer_.substr(0, n);
+  take(n);
+  if (!recipient_.empty())
+    end_body(content, end_tag);
+  else
+    emit(is_thought_ ? AnswerEvent::Kind::Reasoning : AnswerEvent::Kind::Text, content);
+  if (end == std::string::npos) {
+    if (at_end) state_ = State::Header;
+    return false;
+  }
+  if (end_tag != kStart) take(end_tag.size());
+  state_ = State::Header;
+  return true;
+}
+
+void AnswerParser::end_body(std::string_view content, std::string_view end) {
+  const std::optional<std::string> arguments = object_text(content);
+  if (arguments && emit_call(Call{std::string(without_namespace(recipient_)), "", *arguments})) return;
+  std::string raw = header_ + std::string(kMessage) + std::string(content);
+  if (end != kStart) raw += end;
+  emit(AnswerEvent::Kind::Text, raw);
+}
+
+}  // namespace moeflux
