@@ -192,7 +192,9 @@ struct Range {
 struct Choices {  // of an anyOf or oneOf
   const OrderedJson* branches = nullptr;
   bool exactly_one = false;
-  auto operator<=>(const Choices&) const = default;
+  // The schemas that lead to it without a step into the value. A branch that leads to one of them again would
+  // be its own reason.
+  std::vector<const OrderedJson*> path;
 };
 
 // Schemas that all hold. References and allOf have been followed; of anyOf and oneOf, one branch is still to
@@ -289,7 +291,7 @@ class Compiler {
       const OrderedJson* branches = find(schema, keyword);
       if (!branches) continue;
       check_branches(schema, keyword, *branches);
-      out.choices.push_back({branches, exactly_one});
+      out.choices.push_back({branches, exactly_one, path});
     }
     path.pop_back();
   }
@@ -355,13 +357,14 @@ class Compiler {
 
   // rules
 
-  using Key = std::tuple<bool, std::vector<const OrderedJson*>, std::vector<Choices>>;
+  using Key = std::tuple<bool, std::vector<const OrderedJson*>, std::vector<const OrderedJson*>>;
 
   E value(Conjunction conjunction) { return E::call(rule_of(std::move(conjunction))); }
 
   uint32_t rule_of(Conjunction conjunction) {
     std::vector<const OrderedJson*> schemas = conjunction.schemas;
-    std::vector<Choices> choices = conjunction.choices;
+    std::vector<const OrderedJson*> choices;
+    for (const Choices& each : conjunction.choices) choices.push_back(each.branches);
     std::sort(schemas.begin(), schemas.end());
     std::sort(choices.begin(), choices.end());
     const auto [it, is_new] =
@@ -395,7 +398,8 @@ class Compiler {
     rest.choices.pop_back();
     for (const OrderedJson& branch : *conjunction.choices.back().branches) {
       out.push_back(rest);
-      add(out.back(), branch);
+      std::vector<const OrderedJson*> path = conjunction.choices.back().path;
+      add(out.back(), branch, path);
     }
     return out;
   }

@@ -300,6 +300,9 @@ TEST(JsonSchema, WhatCannotBeExpressedIsRefusedWithItsPlace) {
   expect_refused(R"({"$ref":"http://x/y"})", "#/$ref: 'http://x/y' is not in this document");
   expect_refused(R"({"$ref":"#/nowhere"})", "#/$ref");
   expect_refused(R"({"$ref":"#"})", "refers to itself");
+  expect_refused(R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", "refers to itself");
+  expect_refused(R"({"anyOf":[{"oneOf":[{"allOf":[{"$ref":"#"}]},{"const":1}]},{"type":"null"}]})",
+                 "refers to itself");
   expect_refused(R"({"type":"strin"})", "#/type: must be");
   expect_refused(R"({"type":"string","maxLength":-1})", "#/maxLength: must be");
   expect_refused(R"({"type":"string","minLength":5000000})", "#/minLength: counts above");
