@@ -12,7 +12,6 @@ namespace moeflux {
 namespace {
 
 constexpr size_t kMaxStates = 50'000;
-constexpr size_t kMaxWork = 30'000'000;
 
 [[noreturn]] void too_complex() {
   fail(Errc::Unsupported, "the pattern is too complex: its automaton has more than {} states", kMaxStates);
@@ -21,7 +20,8 @@ constexpr size_t kMaxWork = 30'000'000;
 // Subsets of a grammar's nodes as states. The grammar has no calls: it was made of one rule.
 class Determiniser {
  public:
-  explicit Determiniser(const Grammar& grammar) : grammar_(grammar), stamp_of_(grammar.nodes().size(), 0) {}
+  Determiniser(const Grammar& grammar, RegularWork& work)
+      : grammar_(grammar), work_(work), stamp_of_(grammar.nodes().size(), 0) {}
 
   ByteGraph run() {
     intern(closure({grammar_.root()}, true, false));
@@ -55,7 +55,7 @@ class Determiniser {
       pending.pop_back();
       if (stamp_of_[id] == stamp_) continue;
       stamp_of_[id] = stamp_;
-      if (++work_ > kMaxWork) too_complex();
+      work_.spend(1);
       const GrammarNode& node = grammar_.nodes()[id];
       if (node.kind == GrammarNode::Kind::Split)
         for (uint32_t i = 0; i < node.count; ++i) pending.push_back(grammar_.targets()[node.first + i]);
@@ -105,7 +105,7 @@ class Determiniser {
     std::vector<NodeId> targets;
     for (const ByteEdge& edge : all)
       if (edge.low <= low && low <= edge.high) targets.push_back(edge.target);
-    work_ += all.size();
+    work_.spend(1 + all.size());
     if (targets.empty()) return;
     const uint32_t target = intern(closure(std::move(targets), false, false));
     if (!out.empty() && out.back().target == target && out.back().high + 1u == low)
@@ -115,9 +115,9 @@ class Determiniser {
   }
 
   const Grammar& grammar_;
+  RegularWork& work_;
   std::vector<uint64_t> stamp_of_;
   uint64_t stamp_ = 0;
-  size_t work_ = 0;
   std::vector<std::vector<NodeId>> subsets_;
   std::map<std::pair<bool, std::vector<NodeId>>, uint32_t> ids_;
   ByteGraph out_;
@@ -176,18 +176,25 @@ ByteGraph trimmed(const ByteGraph& graph) {
 
 }  // namespace
 
-ByteGraph automaton_of(const Expression& expression) {
+void RegularWork::spend(size_t steps) {
+  if (steps > left) fail(Errc::Unsupported, "too complex: its automata take too long to make");
+  left -= steps;
+}
+
+ByteGraph automaton_of(const Expression& expression, RegularWork& work) {
   GrammarRules rules;
   rules.rules.push_back({"pattern", expression});
   try {
-    return trimmed(Determiniser(Grammar(rules, GrammarCopies::Always)).run());
+    const Grammar grammar(rules, GrammarCopies::Always);
+    work.spend(20 * grammar.nodes().size());
+    return trimmed(Determiniser(grammar, work).run());
   } catch (const Error& e) {
     if (e.code != Errc::InvalidArgument) throw;
     return {};  // nothing matches
   }
 }
 
-ByteGraph intersection(const ByteGraph& a, const ByteGraph& b) {
+ByteGraph intersection(const ByteGraph& a, const ByteGraph& b, RegularWork& work) {
   ByteGraph out;
   if (a.states.empty() || b.states.empty()) return out;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> ids;
@@ -204,6 +211,7 @@ ByteGraph intersection(const ByteGraph& a, const ByteGraph& b) {
   intern(0, 0);
   for (size_t i = 0; i < pairs.size(); ++i) {
     const std::pair<uint32_t, uint32_t> pair = pairs[i];
+    work.spend(10 + a.states[pair.first].edges.size() * b.states[pair.second].edges.size());
     std::vector<ByteEdge> edges;
     for (const ByteEdge& x : a.states[pair.first].edges)
       for (const ByteEdge& y : b.states[pair.second].edges) {
@@ -215,13 +223,13 @@ ByteGraph intersection(const ByteGraph& a, const ByteGraph& b) {
   return trimmed(out);
 }
 
-ByteGraph complement(const ByteGraph& graph) {
+ByteGraph complement(const ByteGraph& graph, RegularWork& work) {
   ByteGraph other = completed(graph);
   if (other.states.size() == 1)
     other.states[0].edges = {{0, 255, 0}};  // there was no state: the sink is the start
   for (ByteGraph::State& state : other.states) state.accepting = !state.accepting;
-  return intersection(other,
-                      automaton_of(Expression::repeat(Expression::one_of(any_code_point()), 0, kUnbounded)));
+  const Expression any = Expression::repeat(Expression::one_of(any_code_point()), 0, kUnbounded);
+  return intersection(other, automaton_of(any, work), work);
 }
 
 bool accepts(const ByteGraph& graph, std::string_view text) {

@@ -21,11 +21,18 @@ Expression parse_pattern(std::string_view pattern);
 Expression search_expression(std::string_view pattern);
 bool has_assertions(const Expression& expression);
 
+// What the automata of one grammar may cost together, in steps of some ten nanoseconds.
+struct RegularWork {
+  size_t left = 100'000'000;
+  void spend(size_t steps);  // throws Error{Unsupported} where nothing is left
+};
+
 // The deterministic automaton of an expression without rules.
-ByteGraph automaton_of(const Expression& expression);
-ByteGraph intersection(const ByteGraph& a, const ByteGraph& b);  // of deterministic automata
-ByteGraph complement(const ByteGraph& graph);                    // all other valid UTF-8 texts
-bool accepts(const ByteGraph& graph, std::string_view text);     // of a deterministic automaton
+ByteGraph automaton_of(const Expression& expression, RegularWork& work);
+ByteGraph intersection(const ByteGraph& a, const ByteGraph& b,
+                       RegularWork& work);                        // of deterministic automata
+ByteGraph complement(const ByteGraph& graph, RegularWork& work);  // all other valid UTF-8 texts
+bool accepts(const ByteGraph& graph, std::string_view text);      // of a deterministic automaton
 bool is_empty(const ByteGraph& graph);
 
 }  // namespace moeflux

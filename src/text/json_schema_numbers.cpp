@@ -4,7 +4,6 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "text/grammar_regular.h"
 
 namespace moeflux {
 namespace {
@@ -287,15 +286,15 @@ E magnitude_at_most(const Limit& limit, FractionDigits fraction) {
 
 // Numbers without a sign between two limits.
 E magnitude_between(const std::optional<Limit>& low, const std::optional<Limit>& high,
-                    FractionDigits fraction) {
+                    FractionDigits fraction, RegularWork& work) {
   const size_t n_whole = whole_digits(low, high);
   std::vector<ByteGraph> graphs;
   graphs.push_back(
-      automaton_of(E::sequence({whole_range("0", std::string(n_whole, '9')), any_fraction(fraction)})));
-  if (low) graphs.push_back(automaton_of(magnitude_at_least(*low, n_whole, fraction)));
-  if (high) graphs.push_back(automaton_of(magnitude_at_most(*high, fraction)));
+      automaton_of(E::sequence({whole_range("0", std::string(n_whole, '9')), any_fraction(fraction)}), work));
+  if (low) graphs.push_back(automaton_of(magnitude_at_least(*low, n_whole, fraction), work));
+  if (high) graphs.push_back(automaton_of(magnitude_at_most(*high, fraction), work));
   ByteGraph all = graphs[0];
-  for (size_t i = 1; i < graphs.size(); ++i) all = intersection(all, graphs[i]);
+  for (size_t i = 1; i < graphs.size(); ++i) all = intersection(all, graphs[i], work);
   return E::of_graph(std::move(all));
 }
 
@@ -324,16 +323,17 @@ std::optional<Limit> on_side(const std::optional<Limit>& limit, bool negative) {
   return limit;
 }
 
-E bounded_number(const NumberBounds& bounds, FractionDigits fraction) {
+E bounded_number(const NumberBounds& bounds, FractionDigits fraction, RegularWork& work) {
   const std::optional<Limit> low = usable_limit(bounds.least, bounds.least_excluded, true);
   const std::optional<Limit> high = usable_limit(bounds.most, bounds.most_excluded, false);
   const bool below_zero = !low || low->value.negative;
   const bool above_zero = !high || !high->value.negative;
   std::vector<E> choices;
-  if (above_zero) choices.push_back(magnitude_between(on_side(low, false), on_side(high, false), fraction));
+  if (above_zero)
+    choices.push_back(magnitude_between(on_side(low, false), on_side(high, false), fraction, work));
   if (below_zero)
-    choices.push_back(
-        E::sequence({E::literal("-"), magnitude_between(on_side(high, true), on_side(low, true), fraction)}));
+    choices.push_back(E::sequence(
+        {E::literal("-"), magnitude_between(on_side(high, true), on_side(low, true), fraction, work)}));
   return E::choice(std::move(choices));
 }
 
@@ -392,7 +392,7 @@ bool NumberBounds::disjoint_from(const NumberBounds& other) const {
   return below(*this, other) || below(other, *this);
 }
 
-Expression integer_expression(const NumberBounds& bounds) {
+Expression integer_expression(const NumberBounds& bounds, RegularWork& work) {
   std::optional<Whole> low, high;
   if (bounds.least) low = nearest_above(*bounds.least, bounds.least_excluded);
   if (bounds.most) high = nearest_below(*bounds.most, bounds.most_excluded);
@@ -402,17 +402,17 @@ Expression integer_expression(const NumberBounds& bounds) {
   E out = whole_between(from, to);
   for (const Decimal& multiple : bounds.multiples) {
     if (divides_one(multiple)) continue;
-    out = E::of_graph(intersection(automaton_of(out), multiples_of(divisor_of(multiple))));
+    out = E::of_graph(intersection(automaton_of(out, work), multiples_of(divisor_of(multiple)), work));
   }
   return out;
 }
 
-Expression number_expression(const NumberBounds& bounds) {
+Expression number_expression(const NumberBounds& bounds, RegularWork& work) {
   FractionDigits fraction;
   for (const std::optional<Decimal>* bound : {&bounds.least, &bounds.most})
     if (*bound) fraction.most = std::max(fraction.most, (*bound)->fraction.size());
   for (const Decimal& multiple : bounds.multiples) {
-    if (multiple.fraction.empty()) return integer_expression(bounds);
+    if (multiple.fraction.empty()) return integer_expression(bounds, work);
     const bool decimal_place = multiple.whole == "0" && multiple.fraction.back() == '1' &&
                                multiple.fraction.find_first_not_of('0') + 1 == multiple.fraction.size();
     if (!decimal_place)
@@ -420,7 +420,7 @@ Expression number_expression(const NumberBounds& bounds) {
     fraction.most = std::min(fraction.most, multiple.fraction.size());
   }
   if (!bounds.least && !bounds.most && bounds.multiples.empty()) return free_number();
-  return bounded_number(bounds, fraction);
+  return bounded_number(bounds, fraction, work);
 }
 
 }  // namespace moeflux

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "text/grammar_expression.h"
+#include "text/grammar_regular.h"
 
 namespace moeflux {
 
@@ -33,7 +33,7 @@ struct NumberBounds {
 
 // Throw Error{Unsupported} where bounds or multiples cannot be expressed. A side without a bound ends at 18
 // digits; numbers without any bound may have an exponent, others not.
-Expression integer_expression(const NumberBounds& bounds);
-Expression number_expression(const NumberBounds& bounds);
+Expression integer_expression(const NumberBounds& bounds, RegularWork& work);
+Expression number_expression(const NumberBounds& bounds, RegularWork& work);
 
 }  // namespace moeflux

@@ -146,6 +146,13 @@ std::string spelled(std::string_view text) {
   return out;
 }
 
+std::string quoted_text(std::string_view text) {
+  std::string out = spelled(text);
+  out.insert(out.begin(), '"');
+  out.push_back('"');
+  return out;
+}
+
 Expression spelled(const Expression& text) {
   Expression out = text;
   if (text.kind == E::Kind::Literal) out.bytes = spelled(text.bytes);

@@ -15,6 +15,7 @@ Expression string_character();
 
 // Text in its one canonical spelling: escaped is only what must be, as shortly as can be.
 std::string spelled(std::string_view text);
+std::string quoted_text(std::string_view text);  // the same between its quotes
 Expression spelled(const Expression& text);
 ByteGraph spelled(const ByteGraph& text);
 
