@@ -2,9 +2,11 @@
 // write. Give a vocabulary with --vocabulary=tokenizer.json; without it, 150 000 tokens are made up.
 //   cold      a new masker for each document: everything is worked out for the first time
 //   warm      the same document again
-// worst_us is the slowest mask of all.
+// worst_us is the token with the slowest mask, of which the best of several times counts: others share the
+// machine.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <ctime>
 #include <random>
 
@@ -148,11 +150,14 @@ class Writer {
   void write(TokenMasker& masker, std::string_view document) {
     std::vector<uint64_t> mask(vocabulary_.n_words());
     GrammarState state = masker.start();
+    size_t place = 0;
     for (size_t at = 0; at < document.size();) {
       const double begin_us = thread_us();
       masker.fill(state, mask);
       const double took_us = thread_us() - begin_us;
-      worst_us = std::max(worst_us, took_us);
+      if (place == best_us.size()) best_us.push_back(took_us);
+      best_us[place] = std::min(best_us[place], took_us);
+      ++place;
       mask_us += took_us;
       ++n_tokens;
       const uint32_t token = longest(document.substr(at), mask);
@@ -162,7 +167,8 @@ class Writer {
     }
   }
 
-  double worst_us = 0, mask_us = 0;
+  double mask_us = 0;
+  std::vector<double> best_us;  // for each token of the document, over all times that it was written
   size_t n_tokens = 0;
 
  private:
@@ -188,7 +194,7 @@ class Writer {
 void report(benchmark::State& state, const Writer& writer) {
   state.counters["tokens"] = static_cast<double>(writer.n_tokens) / static_cast<double>(state.iterations());
   state.counters["mask_us"] = writer.mask_us / static_cast<double>(writer.n_tokens);
-  state.counters["worst_us"] = writer.worst_us;
+  state.counters["worst_us"] = *std::max_element(writer.best_us.begin(), writer.best_us.end());
 }
 
 void cold(benchmark::State& state, const Case& each,

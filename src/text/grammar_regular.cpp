@@ -186,7 +186,7 @@ ByteGraph automaton_of(const Expression& expression, RegularWork& work) {
   rules.rules.push_back({"pattern", expression});
   try {
     const Grammar grammar(rules, GrammarCopies::Always);
-    work.spend(20 * grammar.nodes().size());
+    work.spend(5000 + 20 * grammar.nodes().size());
     return trimmed(Determiniser(grammar, work).run());
   } catch (const Error& e) {
     if (e.code != Errc::InvalidArgument) throw;

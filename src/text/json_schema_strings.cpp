@@ -1,6 +1,7 @@
 #include "text/json_schema_strings.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 
@@ -44,10 +45,12 @@ CodeRanges common(const CodeRanges& a, const CodeRanges& b) {
 }
 
 E spelled_class(const CodeRanges& ranges) {
-  std::vector<E> choices{E::one_of(common(ranges, plain_characters()))};
+  std::vector<E> escapes;
   for (uint32_t code = 0; code <= '\\'; ++code)
-    if (must_be_escaped(code) && contains(ranges, code)) choices.push_back(E::literal(escape_of(code)));
-  return E::choice(std::move(choices));
+    if (must_be_escaped(code) && contains(ranges, code)) escapes.push_back(E::literal(escape_of(code)));
+  E plain = E::one_of(common(ranges, plain_characters()));
+  if (escapes.empty()) return plain;
+  return E::choice({std::move(plain), E::choice(std::move(escapes))});
 }
 
 E hex_digit(std::string_view digits = "0123456789abcdef") {
@@ -58,6 +61,56 @@ E hex_digit(std::string_view digits = "0123456789abcdef") {
   }
   return E::one_of(normalise(std::move(ranges)));
 }
+
+// Escapes of one state share their beginnings: few states are then added for each.
+class GraphSpeller {
+ public:
+  explicit GraphSpeller(size_t n_states) { out_.states.resize(n_states); }
+
+  void add_state(uint32_t id, const ByteGraph::State& state) {
+    out_.states[id].accepting = state.accepting;
+    prefixes_.clear();
+    for (const ByteEdge& edge : state.edges) {
+      for (const CodeRange& plain : {CodeRange{0x20, 0x21}, CodeRange{0x23, 0x5B}, CodeRange{0x5D, 0xFF}}) {
+        const uint32_t low = std::max<uint32_t>(edge.low, plain.low);
+        const uint32_t high = std::min<uint32_t>(edge.high, plain.high);
+        if (low <= high)
+          out_.states[id].edges.push_back(
+              {static_cast<uint8_t>(low), static_cast<uint8_t>(high), edge.target});
+      }
+      for (uint32_t code = edge.low; code <= std::min<uint32_t>(edge.high, '\\'); ++code)
+        if (must_be_escaped(code)) add_escape(id, escape_of(code), edge.target);
+    }
+  }
+
+  ByteGraph take() { return std::move(out_); }
+
+ private:
+  void add_escape(uint32_t from, const std::string& escape, uint32_t target) {
+    for (size_t i = 1; i < escape.size(); ++i) {
+      const auto [it, is_new] =
+          prefixes_.try_emplace(escape.substr(0, i), static_cast<uint32_t>(out_.states.size()));
+      if (is_new) {
+        out_.states.emplace_back();
+        add_edge(from, escape[i - 1], it->second);
+      }
+      from = it->second;
+    }
+    add_edge(from, escape.back(), target);
+  }
+
+  void add_edge(uint32_t from, char c, uint32_t target) {
+    const auto byte = static_cast<uint8_t>(c);
+    std::vector<ByteEdge>& edges = out_.states[from].edges;
+    if (!edges.empty() && edges.back().target == target && edges.back().high + 1 == byte)
+      edges.back().high = byte;
+    else
+      edges.push_back({byte, byte, target});
+  }
+
+  ByteGraph out_;
+  std::map<std::string, uint32_t> prefixes_;  // of the escapes of the state at hand
+};
 
 // formats
 
@@ -163,34 +216,9 @@ Expression spelled(const Expression& text) {
 }
 
 ByteGraph spelled(const ByteGraph& text) {
-  ByteGraph out;
-  out.states.resize(text.states.size());
-  const auto add_escape = [&out](uint32_t from, uint32_t code, uint32_t target) {
-    const std::string escape = escape_of(code);
-    for (size_t i = 0; i < escape.size(); ++i) {
-      const bool last = i + 1 == escape.size();
-      const auto to = last ? target : static_cast<uint32_t>(out.states.size());
-      if (!last) out.states.emplace_back();
-      const auto byte = static_cast<uint8_t>(escape[i]);
-      out.states[from].edges.push_back({byte, byte, to});
-      from = to;
-    }
-  };
-  for (uint32_t state = 0; state < text.states.size(); ++state) {
-    out.states[state].accepting = text.states[state].accepting;
-    for (const ByteEdge& edge : text.states[state].edges) {
-      for (const CodeRange& plain : {CodeRange{0x20, 0x21}, CodeRange{0x23, 0x5B}, CodeRange{0x5D, 0xFF}}) {
-        const uint32_t low = std::max<uint32_t>(edge.low, plain.low),
-                       high = std::min<uint32_t>(edge.high, plain.high);
-        if (low <= high)
-          out.states[state].edges.push_back(
-              {static_cast<uint8_t>(low), static_cast<uint8_t>(high), edge.target});
-      }
-      for (uint32_t code = edge.low; code <= std::min<uint32_t>(edge.high, '\\'); ++code)
-        if (must_be_escaped(code)) add_escape(state, code, edge.target);
-    }
-  }
-  return out;
+  GraphSpeller speller(text.states.size());
+  for (uint32_t state = 0; state < text.states.size(); ++state) speller.add_state(state, text.states[state]);
+  return speller.take();
 }
 
 std::optional<std::string> format_pattern(std::string_view format) {

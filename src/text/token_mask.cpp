@@ -4,6 +4,7 @@
 #include <array>
 #include <list>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "text/grammar_walk.h"
@@ -12,7 +13,8 @@ namespace moeflux {
 namespace {
 
 constexpr size_t kMaxMaskWork = 20'000'000;    // configurations that one mask may visit
-constexpr size_t kMaxMaskSteps = 100'000'000;  // bytes of tokens that one mask may try
+constexpr size_t kMaxMaskSteps = 20'000'000;   // bytes of tokens that one mask may try
+constexpr size_t kMaxFollowSteps = 2'000'000;  // of these, bytes that may be tried in callers one by one
 constexpr size_t kMaxLocalStates = 1u << 16;
 constexpr size_t kKeptLocalStates = 1u << 12;
 constexpr uint32_t kAnyDepth = kNoNode - 1;
@@ -292,12 +294,15 @@ class TokenMasker::Cache {
   // One mask's work on the callers of a state.
   struct Callers {
     GrammarWalk walk;
-    std::unordered_map<uint32_t, std::vector<Group>> after;  // frame -> where its caller goes on
+    size_t steps_left = kMaxFollowSteps;
+    std::unordered_map<uint32_t, std::vector<Group>> after;  // frame -> where its callers go on
+    std::unordered_set<uint64_t> followed;                   // (frame, trie node) of the trie at hand
   };
 
-  // False where the limit of nesting may matter, which the cache knows nothing of.
+  // False where the limit of nesting may matter, which the cache knows nothing of, or where there are so many
+  // callers that it is better to follow them all at once.
   bool fill_from_cache(const GrammarState& state, std::span<uint64_t> mask) {
-    Callers callers{GrammarWalk(grammar_, state.frames(), kMaxGrammarDepth), {}};
+    Callers callers{GrammarWalk(grammar_, state.frames(), kMaxGrammarDepth), kMaxFollowSteps, {}, {}};
     callers.walk.allow_work(kMaxMaskWork);
     for (const Group& group : by_frame(state.configurations())) {
       NodeSetMask& part = mask_of(group);
@@ -309,6 +314,7 @@ class TokenMasker::Cache {
         make_leaving(vocabulary_, part);
         stats.cache_bytes += part.size_bytes() - before;
       }
+      callers.followed.clear();
       if (!follow(callers, group.frame, *part.leaving, 0, mask)) return false;
     }
     return true;
@@ -317,26 +323,28 @@ class TokenMasker::Cache {
   // Goes on in the caller of a frame with the bytes below a trie node.
   bool follow(Callers& callers, uint32_t frame, const TokenTrie& trie, uint32_t top,
               std::span<uint64_t> mask) {
+    if (!callers.followed.insert((uint64_t{frame} << 32) | top).second) return true;
     auto found = callers.after.find(frame);
     if (found == callers.after.end())
       found = callers.after.emplace(frame, by_frame(callers.walk.after_frame(frame).configurations)).first;
     for (const Group& group : found->second) {
       const uint32_t depth = callers.walk.frames()[group.frame].depth;
-      bool shallow = true;
+      bool within = true;
       std::vector<uint32_t> exits;
       walk_trie(trie, top, *states_, states_->of(group.nodes), [&](uint32_t node, const LocalState& state) {
         set_tokens_of(trie, node, mask);
-        shallow = shallow && depth + state.height <= kMaxGrammarDepth;
+        within = within && depth + state.height <= kMaxGrammarDepth && callers.steps_left > 0;
+        callers.steps_left -= within ? 1 : 0;
         if (state.exits && group.frame != 0 && trie.nodes[node].end > node + 1) exits.push_back(node);
       });
-      if (!shallow) return false;
+      if (!within) return false;
       for (const uint32_t exit : exits)
         if (!follow(callers, group.frame, trie, exit, mask)) return false;
     }
     return true;
   }
 
-  // Without the cache, from the real frames: exact at any depth.
+  // Without the cache, from the real frames: exact at any depth, and each byte of a token is tried once.
   void fill_deep(const GrammarState& state, std::span<uint64_t> mask) {
     ++stats.n_deep;
     std::fill(mask.begin(), mask.end(), 0);

@@ -67,7 +67,7 @@ struct TokenMaskStats {
   uint64_t n_masks = 0;    // asked for
   uint64_t n_hits = 0;     // node sets whose part was known
   uint64_t n_misses = 0;   // and was not
-  uint64_t n_deep = 0;     // masks near the limit of nesting, worked out without the cache
+  uint64_t n_deep = 0;     // masks worked out without the cache: deep nesting, or many callers
   size_t cache_bytes = 0;  // held now
 };
 
