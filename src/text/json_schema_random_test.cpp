@@ -149,7 +149,7 @@ class SchemaMaker {
 
   OrderedJson make() {
     OrderedJson root = any(3);
-    for (int i = 0; i < 2; ++i) root["$defs"]["d" + std::to_string(i)] = any(2);
+    for (int i = 0; i < 2; ++i) root["$defs"][fmt::format("d{}", i)] = any(2);
     return root;
   }
 
@@ -182,7 +182,7 @@ class SchemaMaker {
       case 8:
         return all_of(depth);
       default:
-        return {{"anyOf", {{{"$ref", "#/$defs/d" + std::to_string(below(2))}}, {{"type", "null"}}}}};
+        return {{"anyOf", {{{"$ref", fmt::format("#/$defs/d{}", below(2))}}, {{"type", "null"}}}}};
     }
   }
 
