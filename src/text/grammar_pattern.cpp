@@ -22,9 +22,15 @@ class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
 
-  Expression parse() {
-    Expression out = parse_choice(0);
+  SearchPattern parse() {
+    SearchPattern out;
+    parse_look_ahead(out);
+    const size_t begin = at_;
+    out.text = parse_choice(0);
     if (at_ < text_.size()) wrong(at_, "')' without '('");
+    if (out.required.empty() && out.excluded.empty()) return out;
+    if (out.text.kind == Expression::Kind::Choice) unsupported(begin, "look-ahead and choices side by side");
+    out.text = Expression::sequence({Expression::literal(std::string(1, kTextStart)), std::move(out.text)});
     return out;
   }
 
@@ -41,6 +47,25 @@ class Parser {
     if (text_.substr(at_, what.size()) != what) return false;
     at_ += what.size();
     return true;
+  }
+
+  // At the start of the text, what lies ahead is the whole text: look-ahead is one more condition on it.
+  void parse_look_ahead(SearchPattern& out) {
+    if (text_.substr(0, 4) != "^(?=" && text_.substr(0, 4) != "^(?!") return;
+    ++at_;
+    while (text_.substr(at_, 3) == "(?=" || text_.substr(at_, 3) == "(?!") {
+      const size_t begin = at_;
+      at_ += 3;
+      Expression ahead = parse_choice(1);
+      if (!take(")")) wrong(begin, "the group is not closed");
+      ahead = Expression::sequence(
+          {Expression::literal(std::string(1, kTextStart)), std::move(ahead), any_text()});
+      (text_[begin + 2] == '=' ? out.required : out.excluded).push_back(std::move(ahead));
+    }
+  }
+
+  static Expression any_text() {
+    return Expression::repeat(Expression::one_of(any_code_point()), 0, kUnbounded);
   }
 
   Expression parse_choice(uint32_t nesting) {
@@ -81,7 +106,7 @@ class Parser {
     const size_t begin = at_++;
     if (take("?")) {
       if (take("=") || take("!") || take("<=") || take("<!"))
-        unsupported(begin, "look-ahead and look-behind");
+        unsupported(begin, "look-behind, and look-ahead elsewhere than after a leading '^',");
       if (take("<")) {
         const size_t end = text_.find('>', at_);
         if (end == std::string_view::npos) wrong(begin, "the group's name is not closed");
@@ -263,34 +288,40 @@ bool is_assertion(const Expression& e, char which) {
   return e.kind == Expression::Kind::Literal && e.bytes.size() == 1 && e.bytes[0] == which;
 }
 
-// Takes '^' and '$' from the two ends of a sequence, if it has them there.
+void flatten_into(std::vector<Expression>& out, Expression e) {
+  if (e.kind != Expression::Kind::Sequence) return out.push_back(std::move(e));
+  for (Expression& part : e.parts) flatten_into(out, std::move(part));
+}
+
+// Takes '^' and '$' from the two ends of a sequence, if it has them there and nowhere else.
 bool strip_ends(Expression& e) {
-  if (e.kind != Expression::Kind::Sequence || e.parts.size() < 2) return false;
-  if (!is_assertion(e.parts.front(), kTextStart) || !is_assertion(e.parts.back(), kTextEnd)) return false;
-  e.parts.erase(e.parts.begin());
-  e.parts.pop_back();
-  return !has_assertions(e);
+  std::vector<Expression> parts;
+  flatten_into(parts, e);
+  if (parts.size() < 2 || !is_assertion(parts.front(), kTextStart) || !is_assertion(parts.back(), kTextEnd))
+    return false;
+  parts.erase(parts.begin());
+  parts.pop_back();
+  Expression inner = Expression::sequence(std::move(parts));
+  if (has_assertions(inner)) return false;
+  e = std::move(inner);
+  return true;
 }
 
 }  // namespace
-
-Expression parse_pattern(std::string_view pattern) {
-  if (pattern.size() > kMaxPatternBytes)
-    fail(Errc::Unsupported, "the pattern has {} bytes, more than {}", pattern.size(), kMaxPatternBytes);
-  return Parser(pattern).parse();
-}
 
 bool has_assertions(const Expression& e) {
   if (is_assertion(e, kTextStart) || is_assertion(e, kTextEnd)) return true;
   return std::any_of(e.parts.begin(), e.parts.end(), has_assertions);
 }
 
-Expression search_expression(std::string_view pattern) {
-  Expression inner = parse_pattern(pattern);
-  Expression stripped = inner;
-  if (strip_ends(stripped)) return stripped;
+SearchPattern parse_pattern(std::string_view pattern) {
+  if (pattern.size() > kMaxPatternBytes)
+    fail(Errc::Unsupported, "the pattern has {} bytes, more than {}", pattern.size(), kMaxPatternBytes);
+  SearchPattern out = Parser(pattern).parse();
+  if (strip_ends(out.text)) return out;
   const Expression anything = Expression::repeat(Expression::one_of(any_code_point()), 0, kUnbounded);
-  return Expression::sequence({anything, std::move(inner), anything});
+  out.text = Expression::sequence({anything, std::move(out.text), anything});
+  return out;
 }
 
 }  // namespace moeflux

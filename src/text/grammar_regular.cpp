@@ -194,6 +194,14 @@ ByteGraph automaton_of(const Expression& expression, RegularWork& work) {
   }
 }
 
+ByteGraph automaton_of(const SearchPattern& pattern, RegularWork& work) {
+  ByteGraph graph = automaton_of(pattern.text, work);
+  for (const Expression& each : pattern.required) graph = intersection(graph, automaton_of(each, work), work);
+  for (const Expression& each : pattern.excluded)
+    graph = intersection(graph, complement(automaton_of(each, work), work), work);
+  return graph;
+}
+
 ByteGraph intersection(const ByteGraph& a, const ByteGraph& b, RegularWork& work) {
   ByteGraph out;
   if (a.states.empty() || b.states.empty()) return out;

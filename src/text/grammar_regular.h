@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "text/grammar_expression.h"
 
@@ -12,13 +13,15 @@ namespace moeflux {
 // that a pattern gave; automaton_of() gives them their meaning.
 inline constexpr char kTextStart = '\xFE', kTextEnd = '\xFF';
 
-// A pattern (ECMAScript without look-around, back references, word boundaries and Unicode properties). Throws
-// Error{Unsupported} for these and Error{InvalidArgument} for mistakes, with the offset.
-Expression parse_pattern(std::string_view pattern);
-
-// The same for all texts that hold a match, as schemas mean it, without assertions where the pattern has them
-// at its two ends only.
-Expression search_expression(std::string_view pattern);
+// A pattern (ECMAScript without look-behind, back references, word boundaries and Unicode properties;
+// look-ahead only at its start, after '^'), as all texts that hold a match of it. Throws Error{Unsupported}
+// for what it lacks and Error{InvalidArgument} for mistakes, with the offset.
+struct SearchPattern {
+  Expression text;  // matches the whole text; may hold assertions, but not at its two ends only
+  std::vector<Expression> required;  // from look-ahead: the whole text matches these as well
+  std::vector<Expression> excluded;  // and none of these
+};
+SearchPattern parse_pattern(std::string_view pattern);
 bool has_assertions(const Expression& expression);
 
 // What the automata of one grammar may cost together, in steps of some ten nanoseconds.
@@ -29,6 +32,7 @@ struct RegularWork {
 
 // The deterministic automaton of an expression without rules.
 ByteGraph automaton_of(const Expression& expression, RegularWork& work);
+ByteGraph automaton_of(const SearchPattern& pattern, RegularWork& work);
 ByteGraph intersection(const ByteGraph& a, const ByteGraph& b,
                        RegularWork& work);                        // of deterministic automata
 ByteGraph complement(const ByteGraph& graph, RegularWork& work);  // all other valid UTF-8 texts

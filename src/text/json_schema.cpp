@@ -145,12 +145,19 @@ class Compiler {
     E inner;
     if (text.patterns.empty())
       inner = E::repeat(string_character(), text.length.least, text.length.most);
-    else if (text.patterns.size() == 1 && !has_assertions(text.patterns[0]) && text.length.unlimited())
-      inner = spelled(text.patterns[0]);
+    else if (is_plain(text))
+      inner = spelled(text.patterns[0].text);
     else
       inner =
           E::of_graph(spelled(document_.at(*schemas[0], "pattern", [&] { return facts_.graph_of(text); })));
     return E::sequence({E::literal("\""), std::move(inner), E::literal("\"")});
+  }
+
+  // One pattern and nothing else: it can be written as it is, without an automaton.
+  static bool is_plain(const SchemaText& text) {
+    if (text.patterns.size() != 1 || !text.length.unlimited()) return false;
+    const SearchPattern& pattern = text.patterns[0];
+    return pattern.required.empty() && pattern.excluded.empty() && !has_assertions(pattern.text);
   }
 
   E array(const Schemas& schemas) {

@@ -265,13 +265,15 @@ void SchemaFacts::add_format(const OrderedJson& schema, const std::string& forma
   text.patterns.push_back(pattern_at(schema, "format", *pattern));
 }
 
-E SchemaFacts::pattern_at(const OrderedJson& schema, const std::string& keyword, const std::string& pattern) {
-  return document_.at(schema, keyword, [&] { return search_expression(pattern); });
+SearchPattern SchemaFacts::pattern_at(const OrderedJson& schema, const std::string& keyword,
+                                      const std::string& pattern) {
+  return document_.at(schema, keyword, [&] { return parse_pattern(pattern); });
 }
 
 ByteGraph SchemaFacts::graph_of(const SchemaText& text) {
   RegularWork& work = document_.work;
-  ByteGraph graph = automaton_of(text.patterns.empty() ? any_text() : text.patterns[0], work);
+  ByteGraph graph =
+      text.patterns.empty() ? automaton_of(any_text(), work) : automaton_of(text.patterns[0], work);
   for (size_t i = 1; i < text.patterns.size(); ++i)
     graph = intersection(graph, automaton_of(text.patterns[i], work), work);
   if (text.length.unlimited()) return graph;

@@ -36,8 +36,8 @@ struct Range {  // inclusive
 };
 
 struct SchemaText {
-  Range length;                      // in code points
-  std::vector<Expression> patterns;  // all must match the whole text; may hold assertions
+  Range length;                         // in code points
+  std::vector<SearchPattern> patterns;  // all must match
 };
 
 struct KeyClass {  // keys of an object that are not known by name, and what their values must satisfy
@@ -88,7 +88,7 @@ class SchemaFacts {
   uint32_t repetitions(const OrderedJson& schema, const char* keyword, uint32_t count);
   void add_number_format(const OrderedJson& schema, uint32_t types, NumberBounds& bounds);
   void add_format(const OrderedJson& schema, const std::string& format, SchemaText& text);
-  Expression pattern_at(const OrderedJson& schema, const std::string& keyword, const std::string& pattern);
+  SearchPattern pattern_at(const OrderedJson& schema, const std::string& keyword, const std::string& pattern);
   const OrderedJson* object_keyword(const OrderedJson& schema, const char* keyword);
   template <class Matches>
   void add_property(const OrderedJson& schema, const OrderedJson* property, Matches&& matches,

@@ -88,7 +88,7 @@ const ByteGraph& SchemaFacts::key_pattern(const OrderedJson& schema, const std::
   const auto found = key_patterns_.find(pattern);
   if (found != key_patterns_.end()) return found->second;
   ByteGraph graph = document_.at(schema, "patternProperties",
-                                 [&] { return automaton_of(search_expression(pattern), document_.work); });
+                                 [&] { return automaton_of(parse_pattern(pattern), document_.work); });
   return key_patterns_.emplace(pattern, std::move(graph)).first->second;
 }
 

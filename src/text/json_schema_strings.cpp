@@ -154,6 +154,8 @@ std::string uri() {
   return scheme + "//" + host + "(:[0-9]{1,5})?" + tail + "|" + scheme + kPathCharacter + "+" + tail;
 }
 
+std::string base64() { return "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"; }
+
 struct Format {
   const char* name;
   std::string (*pattern)();
@@ -170,6 +172,8 @@ constexpr Format kFormats[] = {
     {"ipv4", [] { return fmt::format("{0}(\\.{0}){{3}}", kOctet); }},
     {"ipv6", ipv6},
     {"uri", uri},
+    {"byte", base64},
+    {"base64", base64},
 };
 
 }  // namespace

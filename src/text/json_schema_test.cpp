@@ -178,7 +178,11 @@ TEST(JsonSchema, Patterns) {
                     "a{b\"",
                     "\"]-a{b\""},
                    {"\"DDa{b\""});
-  for (const char* pattern : {"(?=a)", "(?<!a)", "\\\\1", "\\\\bx", "\\\\p{L}"})
+  expect_documents(R"_({"type":"string","pattern":"^(?!\\.)(?!.*\\.\\.)(?=.*@)[a-z.@]{2,}$"})_",
+                   {"\"a.b@c\"", "\"@.\""}, {"\".a@b\"", "\"a..b@\"", "\"ab\"", "\"@\""});
+  expect_documents(R"_({"type":"string","pattern":"^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$"})_",
+                   {"\"1.5\"", "\"-.5\""}, {"\"\"", "\"-.\"", "\"+\""});
+  for (const char* pattern : {"(?=a)", "x(?!a)", "^(?!a)b|c", "(?<!a)", "\\\\1", "\\\\bx", "\\\\p{L}"})
     expect_refused(std::string(R"({"type":"string","pattern":")") + pattern + "\"}", "#/pattern: pattern");
   for (const char* pattern : {"(a", "a)", "[a", "*a", "a**", "[z-a]", "\\\\q", "a{3,2}"})
     expect_refused(std::string(R"({"type":"string","pattern":")") + pattern + "\"}", "offset");
@@ -204,6 +208,7 @@ TEST(JsonSchema, Formats) {
   format("ipv4", {"0.0.0.0", "255.10.1.99"}, {"256.1.1.1", "1.1.1", "01.1.1.1"});
   format("ipv6", {"::", "::1", "1::", "fe80::1:2", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7::"},
          {"1:2", ":::", "1::2::3", "1:2:3:4:5:6:7:8:9", "::1:2:3:4:5:6:7:8"});
+  format("base64", {"", "YQ==", "YWI=", "YWJj"}, {"Y", "YQ=", "YQ==YQ=="});
   format("uri", {"https://example.com/a?b=c#d", "mailto:a@b.c", "http://a:80", "urn:x:y"},
          {"example.com", "http://a b", "//x", "http:"});
   expect_refused(R"({"type":"string","format":"colour"})",
