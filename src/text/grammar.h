@@ -21,7 +21,7 @@ inline constexpr NodeId kNoNode = std::numeric_limits<NodeId>::max();
 
 inline constexpr size_t kMaxGrammarBytes = size_t{1} << 20;  // of a grammar's text
 inline constexpr size_t kMaxGrammarNodes = size_t{1} << 20;  // of the automaton
-inline constexpr size_t kMaxGrammarRules = 8192;             //
+inline constexpr size_t kMaxGrammarRules = 8192;
 inline constexpr uint32_t kMaxGrammarRepetitions = 100'000;  // in {m,n}
 inline constexpr uint32_t kMaxGrammarNesting = 100;          // of groups in a rule
 inline constexpr uint32_t kMaxGrammarDepth = 1000;  // of calls when matching; deeper texts do not match

@@ -323,5 +323,16 @@ TEST(JsonSchema, WhatCannotBeExpressedIsRefusedWithItsPlace) {
       {"null"}, {});
 }
 
+TEST(JsonSchema, HostileSchemasAreRefused) {
+  expect_refused(R"({"type":"object","patternProperties":{"a.{0,40}b":{},"c.{0,40}d":{},"e.{0,40}f":{}}})",
+                 "too complex");
+  std::string chain = R"({"$ref":"#/$defs/d0","$defs":{)", wide = R"({"type":"object","properties":{)";
+  for (int i = 0; i < 300; ++i) chain += fmt::format(R"("d{}":{{"$ref":"#/$defs/d{}"}},)", i, i + 1);
+  expect_refused(chain + R"("d300":{"type":"null"}}})", "references in a row");
+  for (int i = 0; i < 2001; ++i) wide += fmt::format(R"({}"p{}":true)", i == 0 ? "" : ",", i);
+  expect_refused(wide + "}}", "#/properties: more than 2000 properties");
+  expect_refused(std::string(70, '[') + std::string(70, ']'), "nested deeper");
+}
+
 }  // namespace
 }  // namespace moeflux
