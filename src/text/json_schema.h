@@ -1,0 +1,28 @@
+// JSON schemas as grammars: each text that the grammar matches is a document that the schema allows. The
+// reverse is not promised (keys come in the schema's order, white space is bounded, numbers have so many
+// digits); a keyword that cannot be enforced is refused with its place and the reason, never ignored.
+// docs/STRUCTURED_OUTPUT.md lists both.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "text/grammar.h"
+
+namespace moeflux {
+
+using OrderedJson = nlohmann::ordered_json;  // keeps the order of keys
+
+struct JsonSchemaOptions {
+  enum class Spaces {
+    None,
+    Single,  // one may stand after '{', '[', ',' and ':' and before '}' and ']'
+  };
+  Spaces spaces = Spaces::Single;
+};
+
+// Throws Error{InvalidArgument} for what is no schema and Error{Unsupported} for what cannot be expressed.
+Grammar compile_json_schema(std::string_view text, const JsonSchemaOptions& options = {});
+Grammar compile_json_schema(const OrderedJson& schema, const JsonSchemaOptions& options = {});
+
+}  // namespace moeflux
