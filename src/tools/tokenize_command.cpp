@@ -33,9 +33,7 @@ void write(std::string_view text) {
     fail(Errc::Io, "writing to standard output failed");
 }
 
-std::string ids_json(const std::vector<Token>& ids) {
-  return fmt::format("[{}]", fmt::join(ids, ","));
-}
+std::string ids_json(const std::vector<Token>& ids) { return fmt::format("[{}]", fmt::join(ids, ",")); }
 
 std::vector<Token> parse_ids(std::string_view text, const std::string& where) {
   const Json json = parse_json(text, where);
