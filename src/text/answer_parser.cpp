@@ -1,6 +1,7 @@
 #include "text/answer_parser.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/error.h"
 
@@ -514,45 +515,49 @@ std::string word_after(std::string_view text, std::string_view sign) {
 }  // namespace
 
 bool AnswerParser::advance_header(bool at_end) {
-  const size_t end = buffer_.find(kMessage);
-  if (end != std::string::npos && end <= kMaxHeaderBytes) {
-    const std::string header = buffer_.substr(0, end);
-    take(end + kMessage.size());
-    begin_body(header);
+  // The recipient comes first only where the prompt has begun the header.
+  constexpr std::string_view kAllSigns[] = {kStart, kChannel, "to="};
+  const std::span<const std::string_view> signs(kAllSigns, is_beginning_ ? 3 : 2);
+  const size_t begin = std::min(buffer_.find_first_not_of(kSpace), buffer_.size());
+  const std::string_view text = std::string_view(buffer_).substr(begin);
+  const auto found =
+      std::ranges::find_if(signs, [&](std::string_view sign) { return text.starts_with(sign); });
+  if (found == signs.end()) {
+    if (!at_end && std::ranges::any_of(signs, [&](std::string_view sign) { return sign.starts_with(text); }))
+      return false;
+    return advance_without_header(at_end);
+  }
+  const size_t end = text.find(kMessage);
+  if (end <= kMaxHeaderBytes) {
+    begin_body(std::string(text.substr(0, end)));
+    take(begin + end + kMessage.size());
     return true;
   }
-  // Without a channel it is plain text; so is a header that does not end.
-  const std::string_view text = trimmed(buffer_);
-  const auto may_begin = [&](std::string_view sign) {
-    return text.starts_with(sign) || sign.starts_with(text);
-  };
-  const bool is_header =
-      may_begin(kStart) || may_begin(kChannel) || may_begin("to=") || may_begin("assistant");
-  if (is_header && !at_end && buffer_.size() <= kMaxHeaderBytes) return false;
-  if (buffer_.empty()) return false;
-  const size_t next = is_header ? std::string::npos : std::min(buffer_.find(kChannel), buffer_.find(kStart));
-  const size_t n_partial =
-      at_end ? 0 : std::max(partial_length(buffer_, kChannel), partial_length(buffer_, kStart));
-  const size_t n = std::min(next, buffer_.size() - n_partial);
-  if (n == 0) return false;
+  if (!at_end && text.size() < kMaxHeaderBytes + kMessage.size()) return false;
+  const size_t n = begin + found->size();  // a header that does not end is text
+  is_beginning_ = false;
   emit(AnswerEvent::Kind::Text, std::string_view(buffer_).substr(0, n));
   take(n);
   return true;
 }
 
-void AnswerParser::begin_body(std::string_view header) {
-  const size_t begin =
-      std::min({header.find(kStart), header.find(kChannel), header.find(" to="), header.size()});
-  if (begin == header.size() && !is_blank(header)) {
-    emit(AnswerEvent::Kind::Text, std::string(header) + std::string(kMessage));
-    return;
-  }
-  if (const std::string_view stray = header.substr(0, begin);
-      !is_blank(stray) && trimmed(stray) != "assistant")
-    emit(AnswerEvent::Kind::Text, stray);
-  header_ = header.substr(begin);
-  recipient_ = word_after(header, " to=");
+bool AnswerParser::advance_without_header(bool at_end) {
+  const size_t next = std::min(buffer_.find(kChannel), buffer_.find(kStart));
+  const size_t n_partial =
+      at_end ? 0 : std::max(partial_length(buffer_, kChannel), partial_length(buffer_, kStart));
+  const size_t n = std::min(next, buffer_.size() - n_partial);
+  if (n == 0) return false;
+  is_beginning_ = false;
+  emit(AnswerEvent::Kind::Text, std::string_view(buffer_).substr(0, n));
+  take(n);
+  return next != std::string::npos;
+}
+
+void AnswerParser::begin_body(std::string header) {
+  is_beginning_ = false;
+  recipient_ = word_after(header, "to=");
   is_thought_ = word_after(header, kChannel) == "analysis" && recipient_.empty();
+  header_ = std::move(header);
   scanned_ = 0;
   state_ = State::Body;
 }

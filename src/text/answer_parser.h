@@ -70,7 +70,8 @@ class AnswerParser {
   size_t find_block_end();
   bool advance_header(bool at_end);
   bool advance_body(bool at_end);
-  void begin_body(std::string_view header);
+  bool advance_without_header(bool at_end);
+  void begin_body(std::string header);
   void end_body(std::string_view content, std::string_view end);
 
   void emit(AnswerEvent::Kind kind, std::string_view text);
@@ -100,7 +101,7 @@ class AnswerParser {
   size_t scanned_ = 0;                                // of the buffer, in search of the closing tag
   bool in_string_ = false;
   std::string header_, recipient_;
-  bool is_thought_ = false;
+  bool is_thought_ = false, is_beginning_ = true;
   std::vector<AnswerEvent> events_;
 };
 

@@ -211,13 +211,8 @@ bool is_float_type(char type) {
 
 class PercentFormatter {
  public:
-  PercentFormatter(Interpreter& interpreter, const Value& format, const Value& values)
-      : interpreter_(interpreter),
-        meter_(interpreter.meter()),
-        format_(format.text()),
-        values_(values),
-        escapes_(format.is_markup()),
-        out_(meter_) {}
+  PercentFormatter(Meter& meter, const Value& format, const Value& values)
+      : meter_(meter), format_(format.text()), values_(values), escapes_(format.is_markup()), out_(meter) {}
 
   Value run() {
     while (at_ < format_.size()) {
@@ -341,7 +336,6 @@ class PercentFormatter {
     return pad(s, prefix, digits, '>');
   }
 
-  Interpreter& interpreter_;
   Meter& meter_;
   const std::string_view format_;
   const Value& values_;
@@ -497,7 +491,7 @@ std::string format_value(Interpreter& interpreter, const Value& value, std::stri
 }
 
 Value format_percent(Interpreter& interpreter, const Value& format, const Value& values) {
-  return PercentFormatter(interpreter, format, values).run();
+  return PercentFormatter(interpreter.meter(), format, values).run();
 }
 
 Value format_braces(Interpreter& interpreter, const Value& format, const Arguments& arguments) {
