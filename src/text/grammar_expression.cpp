@@ -54,23 +54,6 @@ bool contains(const CodeRanges& normal, uint32_t code) {
                      [code](const CodeRange& range) { return range.low <= code && code <= range.high; });
 }
 
-void append_utf8(std::string& out, uint32_t code) {
-  const auto put = [&out](uint32_t byte) { out.push_back(static_cast<char>(static_cast<uint8_t>(byte))); };
-  if (code < 0x80) return put(code);
-  if (code < 0x800) {
-    put(0xC0 | (code >> 6));
-  } else {
-    if (code < 0x10000) {
-      put(0xE0 | (code >> 12));
-    } else {
-      put(0xF0 | (code >> 18));
-      put(0x80 | ((code >> 12) & 0x3F));
-    }
-    put(0x80 | ((code >> 6) & 0x3F));
-  }
-  put(0x80 | (code & 0x3F));
-}
-
 uint32_t read_utf8(std::string_view text, size_t& at) {
   const auto byte = [&text](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(text[i])); };
   const uint32_t first = byte(at);

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/utf8.h"
+
 namespace moeflux {
 
 struct CodeRange {
@@ -20,7 +22,6 @@ CodeRanges normalise(CodeRanges ranges);  // sorted, disjoint, without surrogate
 CodeRanges complement(const CodeRanges& normal);
 CodeRanges any_code_point();
 bool contains(const CodeRanges& normal, uint32_t code);
-void append_utf8(std::string& out, uint32_t code);
 
 // Reads one code point of valid UTF-8 at `at` and moves on; throws Error{InvalidArgument} where it is not
 // valid.
