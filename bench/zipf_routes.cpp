@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    RouteSource source({.n_layers = 48,
+    RecipeRoutes source({.n_layers = 48,
                         .n_experts = 128,
                         .top_k = 8,
                         .exponent = std::atof(argv[3]),

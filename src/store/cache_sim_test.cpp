@@ -57,7 +57,7 @@ TEST(CacheSim, TheOptimumIsTheBestOfAllWays) {
   std::mt19937 random(5);
   for (int round = 0; round < 40; ++round) {
     const uint32_t n_layers = 1 + random() % 2, n_experts = 8 / n_layers, top_k = 1 + random() % 2;
-    RouteSource source({n_layers, n_experts, top_k, 0.5, 0, 0.2, random()});
+    RecipeRoutes source({n_layers, n_experts, top_k, 0.5, 0, 0.2, random()});
     CacheTrace trace;
     trace.shape = source.shape();
     for (int i = 0; i < 12; ++i) trace.add(source.next());
@@ -70,7 +70,7 @@ TEST(CacheSim, TheOptimumIsTheBestOfAllWays) {
 }
 
 TEST(CacheSim, NoPolicyBeatsTheOptimum) {
-  RouteSource source({6, 16, 3, 1.0, 0.1, 0.3, 2});
+  RecipeRoutes source({6, 16, 3, 1.0, 0.1, 0.3, 2});
   CacheTrace trace;
   trace.shape = source.shape();
   for (int i = 0; i < 300; ++i) trace.add(source.next());

@@ -139,7 +139,7 @@ TEST(Policy, TheDefaultIsNeverFarFromTheBest) {
   for (const double exponent : exponents)
     for (const double drift : drifts)
       for (const double repetition : repetitions) {
-        RouteSource source({8, 32, 4, exponent, drift, repetition, 7});
+        RecipeRoutes source({8, 32, 4, exponent, drift, repetition, 7});
         CacheTrace trace;
         trace.shape = source.shape();
         for (int i = 0; i < 1000; ++i) trace.add(source.next());

@@ -61,7 +61,7 @@ TEST(RoutingLog, WhatIsWrittenIsRead) {
 
 TEST(RoutingLog, LinesThatCrossReadsAreWhole) {
   const test::TempFolder temp;
-  RouteSource source({12, 64, 6, 1.0, 0, 0, 3});
+  RecipeRoutes source({12, 64, 6, 1.0, 0, 0, 3});
   std::vector<RoutingStep> want;
   {
     RoutingLogWriter log(temp / "log", source.shape());

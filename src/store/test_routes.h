@@ -22,9 +22,9 @@ struct RouteRecipe {
   uint64_t seed = 1;
 };
 
-class RouteSource {
+class RecipeRoutes {
  public:
-  explicit RouteSource(const RouteRecipe& recipe) : recipe_(recipe), random_(recipe.seed) {
+  explicit RecipeRoutes(const RouteRecipe& recipe) : recipe_(recipe), random_(recipe.seed) {
     for (uint32_t rank = 0; rank < recipe.n_experts; ++rank)
       cumulative_.push_back((rank ? cumulative_.back() : 0.0) + std::pow(rank + 1.0, -recipe.exponent));
     by_rank_.assign(recipe.n_layers, std::vector<uint32_t>(recipe.n_experts));

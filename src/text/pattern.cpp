@@ -54,24 +54,24 @@ class Compiler {
     accept_ = add(Node{}, std::move(accept));
   }
 
-  uint32_t compile(const Expression& e) { return compile(e, accept_); }
+  uint32_t compile(const PatternExpression& e) { return compile(e, accept_); }
   const Start& start_of(uint32_t node) const { return starts_[node]; }
 
  private:
-  uint32_t compile(const Expression& e, uint32_t next) {
+  uint32_t compile(const PatternExpression& e, uint32_t next) {
     switch (e.kind) {
-      case Expression::Kind::Characters:
+      case PatternExpression::Kind::Characters:
         return characters(e, next);
-      case Expression::Kind::Sequence:
+      case PatternExpression::Kind::Sequence:
         for (size_t i = e.parts.size(); i-- > 0;) next = compile(e.parts[i], next);
         return next;
-      case Expression::Kind::Alternatives:
+      case PatternExpression::Kind::Alternatives:
         return branch(e.parts, next);
-      case Expression::Kind::Optional:
+      case PatternExpression::Kind::Optional:
         return optional(e, next);
-      case Expression::Kind::LookAhead:
+      case PatternExpression::Kind::LookAhead:
         return look_ahead(e, next);
-      case Expression::Kind::LineEnd:
+      case PatternExpression::Kind::LineEnd:
         break;
     }
     Node node;
@@ -82,7 +82,7 @@ class Compiler {
     return add(std::move(node), std::move(start));
   }
 
-  uint32_t characters(const Expression& e, uint32_t next) {
+  uint32_t characters(const PatternExpression& e, uint32_t next) {
     const Start& after = starts_[next];
     Node node;
     node.kind = Node::Kind::Characters;
@@ -104,13 +104,13 @@ class Compiler {
     return add(std::move(node), std::move(start));
   }
 
-  uint32_t branch(const std::vector<Expression>& parts, uint32_t next) {
+  uint32_t branch(const std::vector<PatternExpression>& parts, uint32_t next) {
     std::vector<uint32_t> branches;
-    for (const Expression& part : parts) branches.push_back(compile(part, next));
+    for (const PatternExpression& part : parts) branches.push_back(compile(part, next));
     return branch_to(std::move(branches), next);
   }
 
-  uint32_t optional(const Expression& e, uint32_t next) {
+  uint32_t optional(const PatternExpression& e, uint32_t next) {
     const uint32_t with = compile(e.parts[0], next);
     return branch_to(e.lazy ? std::vector{next, with} : std::vector{with, next}, next);
   }
@@ -135,7 +135,7 @@ class Compiler {
     return add(std::move(node), std::move(start));
   }
 
-  uint32_t look_ahead(const Expression& e, uint32_t next) {
+  uint32_t look_ahead(const PatternExpression& e, uint32_t next) {
     Node node;
     node.kind = Node::Kind::LookAhead;
     node.next = next;

@@ -25,8 +25,8 @@ class Parser {
     while (at != text.data() + text.size()) points_.push_back(next_code_point(at));
   }
 
-  Expression parse() {
-    Expression all = alternatives(false, 0);
+  PatternExpression parse() {
+    PatternExpression all = alternatives(false, 0);
     if (peek() != kEnd) broken("an unmatched ')'");
     return all;
   }
@@ -56,21 +56,21 @@ class Parser {
     return true;
   }
 
-  Expression alternatives(bool ignore_case, int depth) {
+  PatternExpression alternatives(bool ignore_case, int depth) {
     if (depth > kMaxDepth) broken("too many groups inside each other");
-    Expression result;
-    result.kind = Expression::Kind::Alternatives;
+    PatternExpression result;
+    result.kind = PatternExpression::Kind::Alternatives;
     do result.parts.push_back(sequence(ignore_case, depth));
     while (take('|'));
     if (result.parts.size() > 1) return result;
-    Expression only = std::move(result.parts[0]);
+    PatternExpression only = std::move(result.parts[0]);
     return only;
   }
 
-  Expression sequence(bool ignore_case, int depth) {
-    Expression result;
+  PatternExpression sequence(bool ignore_case, int depth) {
+    PatternExpression result;
     while (peek() != kEnd && peek() != '|' && peek() != ')') {
-      Expression part = repeated(atom(ignore_case, depth));
+      PatternExpression part = repeated(atom(ignore_case, depth));
       if (ignore_case) refuse_folded_pairs(result, part);
       result.parts.push_back(std::move(part));
     }
@@ -78,11 +78,11 @@ class Parser {
   }
 
   // Without regard to case, "ss" also matches one sharp s, "st" a ligature, and so on.
-  void refuse_folded_pairs(const Expression& sequence, const Expression& part) const {
-    if (sequence.parts.empty() || part.kind != Expression::Kind::Characters) return;
-    const Expression& before = sequence.parts.back();
-    if (before.kind != Expression::Kind::Characters) return;
-    const auto has = [](const Expression& e, char c) {
+  void refuse_folded_pairs(const PatternExpression& sequence, const PatternExpression& part) const {
+    if (sequence.parts.empty() || part.kind != PatternExpression::Kind::Characters) return;
+    const PatternExpression& before = sequence.parts.back();
+    if (before.kind != PatternExpression::Kind::Characters) return;
+    const auto has = [](const PatternExpression& e, char c) {
       return !e.set.intersection(CodePointSet::of(static_cast<unsigned char>(c))).empty();
     };
     for (const char* pair : {"ss", "st", "ff", "fi", "fl"})
@@ -90,14 +90,14 @@ class Parser {
         unsupported(fmt::format("'{}' without regard to case", pair));
   }
 
-  Expression characters(CodePointSet set) const {
-    Expression result;
-    result.kind = Expression::Kind::Characters;
+  PatternExpression characters(CodePointSet set) const {
+    PatternExpression result;
+    result.kind = PatternExpression::Kind::Characters;
     result.set = std::move(set);
     return result;
   }
 
-  Expression atom(bool ignore_case, int depth) {
+  PatternExpression atom(bool ignore_case, int depth) {
     const uint32_t c = next();
     switch (c) {
       case '(':
@@ -109,8 +109,8 @@ class Parser {
       case '\\':
         return characters(fold(escape(), ignore_case));
       case '$': {
-        Expression result;
-        result.kind = Expression::Kind::LineEnd;
+        PatternExpression result;
+        result.kind = PatternExpression::Kind::LineEnd;
         return result;
       }
       case '^':
@@ -124,14 +124,14 @@ class Parser {
     }
   }
 
-  Expression group(bool ignore_case, int depth) {
-    Expression result;
+  PatternExpression group(bool ignore_case, int depth) {
+    PatternExpression result;
     if (take("?i:")) {
       result = alternatives(true, depth + 1);
     } else if (take("?:")) {
       result = alternatives(ignore_case, depth + 1);
     } else if (take("?!") || take("?=")) {
-      result.kind = Expression::Kind::LookAhead;
+      result.kind = PatternExpression::Kind::LookAhead;
       result.negative = points_[at_ - 1] == '!';
       result.parts.push_back(alternatives(ignore_case, depth + 1));
     } else if (peek() == '?') {
@@ -143,12 +143,12 @@ class Parser {
     return result;
   }
 
-  Expression repeated(Expression atom) {
+  PatternExpression repeated(PatternExpression atom) {
     uint32_t least = 1, most = 1;
     if (peek() == '?' || peek() == '*' || peek() == '+') {
       const uint32_t c = next();
       least = c == '+' ? 1 : 0;
-      most = c == '?' ? 1 : Expression::kUnbounded;
+      most = c == '?' ? 1 : PatternExpression::kUnbounded;
     } else if (peek() == '{') {
       counts(least, most);
     } else {
@@ -158,11 +158,11 @@ class Parser {
     const bool lazy = take('?'), possessive = !lazy && !is_interval && take('+');
     if (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{')
       unsupported("a repetition of a repetition");
-    if (atom.kind == Expression::Kind::Sequence && atom.parts.size() == 1) {
-      Expression only = std::move(atom.parts[0]);
+    if (atom.kind == PatternExpression::Kind::Sequence && atom.parts.size() == 1) {
+      PatternExpression only = std::move(atom.parts[0]);
       atom = std::move(only);
     }
-    if (atom.kind == Expression::Kind::Characters && atom.least == 1 && atom.most == 1) {
+    if (atom.kind == PatternExpression::Kind::Characters && atom.least == 1 && atom.most == 1) {
       atom.least = least;
       atom.most = most;
       atom.lazy = lazy;
@@ -170,8 +170,8 @@ class Parser {
       return atom;
     }
     if (least != 0 || most != 1 || possessive) unsupported("a group that is repeated");
-    Expression result;
-    result.kind = Expression::Kind::Optional;
+    PatternExpression result;
+    result.kind = PatternExpression::Kind::Optional;
     result.lazy = lazy;
     result.parts.push_back(std::move(atom));
     return result;
@@ -180,7 +180,7 @@ class Parser {
   void counts(uint32_t& least, uint32_t& most) {
     ++at_;
     least = most = number();
-    if (take(',')) most = peek() == '}' ? Expression::kUnbounded : number();
+    if (take(',')) most = peek() == '}' ? PatternExpression::kUnbounded : number();
     if (!take('}')) broken("a '{' that starts no repetition");
     if (least > most) broken("a repetition whose least count is greater than its most");
   }
@@ -335,7 +335,7 @@ class Parser {
 
 }  // namespace
 
-Expression parse_pattern(std::string_view expression, const std::string& where) {
+PatternExpression parse_pattern(std::string_view expression, const std::string& where) {
   return Parser(expression, where).parse();
 }
 

@@ -10,7 +10,7 @@
 
 namespace moeflux {
 
-struct Expression {
+struct PatternExpression {
   enum class Kind {
     Characters,    // `least` to `most` characters of `set`
     Sequence,      // all of `parts`, in order
@@ -27,10 +27,10 @@ struct Expression {
   bool lazy = false;        // as few as possible, or nothing first
   bool possessive = false;  // never gives back
   bool negative = false;
-  std::vector<Expression> parts;
+  std::vector<PatternExpression> parts;
 };
 
 // Throws Error{Unsupported} naming what is not known, Error{Corrupt} naming what is broken.
-Expression parse_pattern(std::string_view expression, const std::string& where);
+PatternExpression parse_pattern(std::string_view expression, const std::string& where);
 
 }  // namespace moeflux
