@@ -529,6 +529,7 @@ bool AnswerParser::advance_header(bool at_end) {
   }
   const size_t end = text.find(kMessage);
   if (end <= kMaxHeaderBytes) {
+    if (!is_beginning_) emit(AnswerEvent::Kind::Text, std::string_view(buffer_).substr(0, begin));
     begin_body(std::string(text.substr(0, end)));
     take(begin + end + kMessage.size());
     return true;

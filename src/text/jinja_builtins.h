@@ -28,6 +28,7 @@ Value slice(Meter& meter, const Value& value, const Value& start, const Value& s
 struct Cut {
   Integer start = 0, step = 1;
   size_t n = 0;
+  size_t at(size_t i) const { return static_cast<size_t>(start + static_cast<Integer>(i) * step); }
 };
 Cut cut(size_t size, const Value& start, const Value& stop, const Value& step);
 

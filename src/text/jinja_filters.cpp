@@ -630,10 +630,9 @@ double rounded(double value, Integer precision) {
   if (precision >= 0) return *parse_float(format_fixed(value, static_cast<int>(precision)));
   if (precision < -308) return std::copysign(0.0, value);
   // The exact decimal digits decide, so that a half is a half.
-  std::string digits = format_fixed(std::fabs(value), 0);
   const double whole = std::floor(std::fabs(value));
   const auto places = static_cast<size_t>(-precision);
-  digits = format_fixed(whole, 0);
+  const std::string digits = format_fixed(whole, 0);
   if (digits.size() < places) return std::copysign(0.0, value);
   const std::string kept = "0" + digits.substr(0, digits.size() - places),
                     rest = digits.substr(digits.size() - places);

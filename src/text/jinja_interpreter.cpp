@@ -739,10 +739,9 @@ void Interpreter::execute_call_block(const CallBlock& s) {
   write_block(call(callee, arguments));
 }
 
-Value Interpreter::run_macro(const Macro& macro, const ScopePtr& closure, const Arguments& arguments) {
-  const Descent descent(meter_);
-  const ScopePtr scope = make_scope(closure, macro.hidden);
-  const size_t n_parameters = macro.parameters.size();
+// The parameters that got a value; the numbers of the others are left in `missing`.
+void Interpreter::bind_macro(const Macro& macro, Scope& scope, const Arguments& arguments,
+                             std::vector<size_t>& missing) {
   std::vector<std::pair<std::string, Value>> named = arguments.named;
   const auto take_named = [&named](std::string_view name) -> std::optional<Value> {
     const auto it = std::ranges::find(named, name, &std::pair<std::string, Value>::first);
@@ -751,37 +750,52 @@ Value Interpreter::run_macro(const Macro& macro, const ScopePtr& closure, const 
     named.erase(it);
     return value;
   };
-  std::vector<size_t> missing;
-  for (size_t i = 0; i < n_parameters; ++i) {
+  bool has_caller = false;
+  for (size_t i = 0; i < macro.parameters.size(); ++i) {
+    const auto& [symbol, name] = macro.parameters[i];
+    meter_.step(1 + named.size() / 8);
+    has_caller = has_caller || name == "caller";
     if (i < arguments.positional.size())
-      scope->set(macro.parameters[i].first, arguments.positional[i]);
-    else if (std::optional<Value> value = take_named(macro.parameters[i].second))
-      scope->set(macro.parameters[i].first, std::move(*value));
+      scope.set(symbol, arguments.positional[i]);
+    else if (std::optional<Value> value = take_named(name))
+      scope.set(symbol, std::move(*value));
     else
       missing.push_back(i);
   }
-  const bool has_caller_parameter =
-      std::ranges::any_of(macro.parameters, [](const auto& p) { return p.second == "caller"; });
-  if (macro.takes_caller && !has_caller_parameter) {
-    std::optional<Value> caller = take_named("caller");
-    scope->set(caller_symbol_, caller && !caller->is_none() ? *caller : make_undefined("there is no caller"));
+  if (macro.takes_caller && !has_caller) {
+    const std::optional<Value> caller = take_named("caller");
+    scope.set(caller_symbol_, caller && !caller->is_none() ? *caller : make_undefined("there is no caller"));
   }
+  if (!macro.takes_named && !named.empty())
+    refuse("the macro '{}' takes no argument named '{}'", macro.name, named.front().first);
+  if (!macro.takes_rest && arguments.positional.size() > macro.parameters.size())
+    refuse("the macro '{}' takes at most {} arguments", macro.name, macro.parameters.size());
+  bind_surplus(macro, scope, arguments, named);
+}
+
+// kwargs and varargs, where the macro's body uses them.
+void Interpreter::bind_surplus(const Macro& macro, Scope& scope, const Arguments& arguments,
+                               const std::vector<std::pair<std::string, Value>>& named) {
   if (macro.takes_named) {
     auto dict = make_dict(meter_);
-    for (auto& [name, value] : named) dict->set(make_string(meter_, name), std::move(value));
-    scope->set(named_symbol_, Value(std::move(dict)));
-  } else if (!named.empty()) {
-    refuse("the macro '{}' takes no argument named '{}'", macro.name, named.front().first);
+    for (const auto& [name, value] : named) dict->set(make_string(meter_, name), value);
+    scope.set(named_symbol_, Value(std::move(dict)));
   }
   if (macro.takes_rest) {
     auto rest = make_tuple(meter_);
-    for (size_t i = n_parameters; i < arguments.positional.size(); ++i) rest->push(arguments.positional[i]);
-    scope->set(rest_symbol_, Value(std::move(rest)));
-  } else if (arguments.positional.size() > n_parameters) {
-    refuse("the macro '{}' takes at most {} arguments", macro.name, n_parameters);
+    for (size_t i = macro.parameters.size(); i < arguments.positional.size(); ++i)
+      rest->push(arguments.positional[i]);
+    scope.set(rest_symbol_, Value(std::move(rest)));
   }
+}
+
+Value Interpreter::run_macro(const Macro& macro, const ScopePtr& closure, const Arguments& arguments) {
+  const Descent descent(meter_);
+  const ScopePtr scope = make_scope(closure, macro.hidden);
+  std::vector<size_t> missing;
+  bind_macro(macro, *scope, arguments, missing);
   const Within within(*this, scope);
-  const size_t n_required = n_parameters - macro.defaults.size();
+  const size_t n_required = macro.parameters.size() - macro.defaults.size();
   for (const size_t i : missing) {
     const auto& [symbol, name] = macro.parameters[i];
     scope->set(symbol, i < n_required

@@ -87,6 +87,9 @@ class Interpreter {
 
   Flow run_loop(const For& s, const std::shared_ptr<LoopObject>& loop);
   Value run_macro(const Macro& macro, const ScopePtr& closure, const Arguments& arguments);
+  void bind_macro(const Macro& macro, Scope& scope, const Arguments& arguments, std::vector<size_t>& missing);
+  void bind_surplus(const Macro& macro, Scope& scope, const Arguments& arguments,
+                    const std::vector<std::pair<std::string, Value>>& named);
   Value make_macro(const Macro& macro);
 
   const Value* lookup(Symbol symbol);

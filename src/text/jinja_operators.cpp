@@ -247,27 +247,14 @@ Cut cut(size_t size, const Value& start, const Value& stop, const Value& step) {
   return result;
 }
 
-Value slice(Meter& meter, const Value& value, const Value& start, const Value& stop, const Value& step) {
-  if (value.is_undefined()) refuse_undefined(value);
-  auto* range = value.object_as<RangeObject>();
-  if (!value.is_string() && !value.is_sequence() && !range)
-    refuse("a value of type {} cannot be sliced", type_name(value));
-  const Cut c = cut(*length(value), start, stop, step);
-  const auto at = [&c](size_t i) { return static_cast<size_t>(c.start + static_cast<Integer>(i) * c.step); };
-  if (range) {
-    if (c.n == 0) return Value(std::make_shared<RangeObject>(0, 0, 1));
-    return Value(range->slice(c.start, c.n > 1 ? c.step : 1, c.n));
-  }
-  if (const ListRef* items = value.sequence()) {
-    auto list = (*items)->is_tuple() ? make_tuple(meter) : make_list(meter);
-    for (size_t i = 0; i < c.n; ++i) list->push((*items)->items()[at(i)]);
-    return list;
-  }
-  const StringObject& s = **value.string();
-  if (!s.is_ascii() || c.step != 1) meter.scan(s.text().size());
+namespace {
+
+Value slice_string(Meter& meter, const StringObject& s, const Cut& c) {
   if (c.n == 0) return make_string(meter, "", s.is_markup());
+  if (!s.is_ascii() || c.step != 1) meter.scan(s.text().size());
+  const auto first = static_cast<size_t>(c.start);
   if (c.step == 1) {
-    const size_t begin = s.is_ascii() ? at(0) : byte_offset(s.text(), at(0));
+    const size_t begin = s.is_ascii() ? first : byte_offset(s.text(), first);
     const size_t end = s.is_ascii() ? begin + c.n : byte_offset(s.text(), c.n, begin);
     return make_string(meter, s.text().substr(begin, end - begin), s.is_markup());
   }
@@ -279,8 +266,27 @@ Value slice(Meter& meter, const Value& value, const Value& start, const Value& s
     characters.push_back(std::string_view(s.text()).substr(begin, from - begin));
   }
   std::string text;
-  for (size_t i = 0; i < c.n; ++i) text += characters[at(i)];
+  for (size_t i = 0; i < c.n; ++i) text += characters[c.at(i)];
   return make_string(meter, std::move(text), s.is_markup());
+}
+
+}  // namespace
+
+Value slice(Meter& meter, const Value& value, const Value& start, const Value& stop, const Value& step) {
+  if (value.is_undefined()) refuse_undefined(value);
+  auto* range = value.object_as<RangeObject>();
+  if (!value.is_string() && !value.is_sequence() && !range)
+    refuse("a value of type {} cannot be sliced", type_name(value));
+  const Cut c = cut(*length(value), start, stop, step);
+  if (const StringRef* s = value.string()) return slice_string(meter, **s, c);
+  if (range) {
+    if (c.n == 0) return Value(std::make_shared<RangeObject>(0, 0, 1));
+    return Value(range->slice(c.start, c.n > 1 ? c.step : 1, c.n));
+  }
+  const ListObject& items = **value.sequence();
+  auto list = items.is_tuple() ? make_tuple(meter) : make_list(meter);
+  for (size_t i = 0; i < c.n; ++i) list->push(items.items()[c.at(i)]);
+  return list;
 }
 
 }  // namespace moeflux::jinja
