@@ -83,12 +83,12 @@ class Probe {
     best_.bytes_per_s = measure(first);
   }
 
-  void try_other(const ReadSettings& s) {
+  // Takes these settings if they are better by so much, twice: a single measurement may be noise.
+  void try_other(const ReadSettings& s, double least_ratio) {
     const double speed = measure(s);
-    // A little better may be noise; each is then measured again.
-    if (speed < 1.03 * best_.bytes_per_s) return;
+    if (speed < least_ratio * best_.bytes_per_s) return;
     const double again = measure(s), before = measure(best_.settings);
-    if (again > before) best_ = {s, (speed + again) / 2};
+    if (again > least_ratio * before) best_ = {s, (speed + again) / 2};
   }
 
   const DriveSpeed& best() const { return best_; }
@@ -138,16 +138,20 @@ DriveSpeed probe_drive(std::span<const RecordFile> files, const ReadWishes& wish
   if (all < kWorthProbing) return {s, 0};
 
   Probe probe(files, s);
-  const auto variant = [&](auto set) {
+  const auto variant = [&](double least_ratio, auto set) {
     ReadSettings other = probe.best().settings;
     set(other);
-    probe.try_other(other);
+    probe.try_other(other, least_ratio);
   };
+  // In a deeper queue all experts of a layer arrive late together instead of one after the other, each
+  // computed while the next is read: it must be worth that.
   if (!wishes.depth)
-    for (const size_t depth : {4, 8, 16, 64}) variant([&](ReadSettings& o) { o.depth = depth; });
+    for (const size_t depth : {8, 32, 64})
+      variant(depth > 16 ? 1.2 : 1.05, [&](ReadSettings& o) { o.depth = depth; });
   if (!wishes.piece_bytes)
-    for (const size_t piece : {256 << 10, 1 << 20}) variant([&](ReadSettings& o) { o.piece_bytes = piece; });
-  if (!wishes.direct && can_direct) variant([&](ReadSettings& o) { o.direct = false; });
+    for (const size_t piece : {256 << 10, 1 << 20})
+      variant(1.05, [&](ReadSettings& o) { o.piece_bytes = piece; });
+  if (!wishes.direct && can_direct) variant(1.05, [&](ReadSettings& o) { o.direct = false; });
   return probe.best();
 }
 

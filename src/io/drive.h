@@ -13,7 +13,7 @@ namespace moeflux {
 struct ReadSettings {
   std::string queue = "auto";  // read_queue_names()
   bool direct = true;          // past the page cache
-  size_t piece_bytes = 512 << 10, depth = 32;
+  size_t piece_bytes = 512 << 10, depth = 16;
 };
 
 // What the user has fixed; the probe chooses the rest.
