@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include "support/support.h"
 
 namespace moeflux {
 namespace {
@@ -32,15 +32,10 @@ TEST(ChatTemplate, PublishedTemplatesGiveTheExpectedTexts) {
   EXPECT_EQ(n, 99u);
 }
 
-class Folder {  // a model's folder that goes away
- public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "chat_template_XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { fs::remove_all(path); }
+struct Folder {  // a model's folder that goes away
   void write(const std::string& name, std::string_view text) const { write_text(path / name, text); }
-  fs::path path;
+  test::TempFolder temp;
+  const fs::path path = temp.path();
 };
 
 Conversation one_message() {

@@ -1,4 +1,5 @@
 #include "text/jinja_unicode.h"
+#include "text/utf8.h"
 
 #include <algorithm>
 #include <cstring>
@@ -147,18 +148,7 @@ char32_t next_code_point(std::string_view text, size_t& at) {
   return c;
 }
 
-void append_code_point(std::string& to, char32_t c) {
-  const auto put = [&to](char32_t byte) { to += static_cast<char>(static_cast<unsigned char>(byte)); };
-  if (c < 0x80) {
-    put(c);
-  } else if (c < 0x800) {
-    put(0xc0 | c >> 6), put(0x80 | (c & 0x3f));
-  } else if (c < 0x10000) {
-    put(0xe0 | c >> 12), put(0x80 | (c >> 6 & 0x3f)), put(0x80 | (c & 0x3f));
-  } else {
-    put(0xf0 | c >> 18), put(0x80 | (c >> 12 & 0x3f)), put(0x80 | (c >> 6 & 0x3f)), put(0x80 | (c & 0x3f));
-  }
-}
+void append_code_point(std::string& to, char32_t c) { append_utf8(to, c); }
 
 size_t byte_offset(std::string_view text, size_t index, size_t from) {
   while (index > 0 && from < text.size()) {

@@ -4,14 +4,12 @@
 // docs/STRUCTURED_OUTPUT.md lists both.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string_view>
 
+#include "base/json_fwd.h"
 #include "text/grammar.h"
 
 namespace moeflux {
-
-using OrderedJson = nlohmann::ordered_json;  // keeps the order of keys
 
 struct JsonSchemaOptions {
   enum class Spaces {
