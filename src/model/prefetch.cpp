@@ -45,7 +45,8 @@ void Prefetcher::expect_next(Step& step, const LayerWeights& layer, size_t n_tok
   const uint32_t number = number_[layer.index];
   if (n_tokens <= kGuessTokens) predictor_.chosen(number, backend_.chosen(step));
   if (number + 1 == sparse_.size()) return;
-  if (n_tokens > kSweepTokens) {
+  // Fewer picks than twice the experts leave a part of the layer untouched: not worth reading all of it.
+  if (n_tokens > kSweepTokens && n_tokens * config_.moe.top_k >= 2 * config_.moe.n_experts) {
     keys_.clear();
     for (uint64_t e = 0; e < config_.moe.n_experts; ++e) keys_.push_back({sparse_[number + 1]->index, e});
     store_.expect(keys_, ExpertStore::Use::Sweep);

@@ -1,7 +1,7 @@
 // Lines up the next layer's experts behind those of the layer under way, so that the drive has work while
-// attention is computed. A sweep wants nearly all experts of the next layer; for decoding they are guessed:
-// by the next layer's router, applied to the state as it is now, and by the choice for the token before.
-// Guesses change time, never results.
+// attention is computed. A sweep wants nearly all experts of the next layer if it is long enough; for
+// decoding they are guessed: by the next layer's router, applied to the state as it is now, and by the choice
+// for the token before. Guesses change time, never results.
 #pragma once
 
 #include <chrono>
