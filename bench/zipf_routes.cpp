@@ -19,12 +19,12 @@ int main(int argc, char** argv) {
   }
   try {
     RecipeRoutes source({.n_layers = 48,
-                        .n_experts = 128,
-                        .top_k = 8,
-                        .exponent = std::atof(argv[3]),
-                        .drift = std::atof(argv[4]),
-                        .repetition = std::atof(argv[5]),
-                        .seed = 1});
+                         .n_experts = 128,
+                         .top_k = 8,
+                         .exponent = std::atof(argv[3]),
+                         .drift = std::atof(argv[4]),
+                         .repetition = std::atof(argv[5]),
+                         .seed = 1});
     RoutingLogWriter log(argv[1], source.shape());
     for (int tokens = std::atoi(argv[2]); tokens > 0; --tokens) {
       const RoutingStep step = source.next();

@@ -1,8 +1,11 @@
 // The options with which every command that runs a model says how: one place, so that they mean the same.
+#include "base/text.h"
 #include "tools/commands.h"
 
 namespace moeflux {
 namespace {
+
+constexpr uint64_t kLeastPiece = 4 << 10, kMostPiece = 16 << 20;
 
 KvType kv_from_string(const std::string& text) {
   return text == "f32" ? KvType::F32 : text == "bf16" ? KvType::Bf16 : KvType::Q8;
@@ -20,6 +23,10 @@ PrefetchOptions prefetch_options(const EngineArguments& a) {
 }  // namespace
 
 EngineOptions EngineArguments::options() const {
+  if (read_piece && (*read_piece < kLeastPiece || *read_piece > kMostPiece))
+    throw CLI::ValidationError("--read-piece",
+                               fmt::format("{} is not between {} and {}", format_bytes(*read_piece),
+                                           format_bytes(kLeastPiece), format_bytes(kMostPiece)));
   return {.backend = backend,
           .precision = precision_from_string(precision),
           .ram = ram,

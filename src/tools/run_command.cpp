@@ -40,6 +40,7 @@ void run(const Options& o) {
     throw CLI::ValidationError("--temp", "only 0 (the likeliest token each time) is supported so far");
   const EngineOptions options = o.engine.options();
   Engine engine(o.package, options);
+  if (!engine.store().holds_all()) fmt::print(stderr, "experts are read with {}\n", describe_reads(engine));
   RoutingLogOption log(o.routing_log, engine);
   const auto sequence = engine.make_sequence();
   if (o.n > sequence->capacity() || prompt.size() + o.n > sequence->capacity() + 1)
