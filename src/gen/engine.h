@@ -25,7 +25,7 @@ struct EngineOptions {
   ReadWishes reads = {};
   std::string policy = policy_names().front();
   std::chrono::milliseconds read_timeout{30'000};
-  bool register_memory = false;
+  bool register_memory = true;
   PrefetchOptions prefetch = {};
   std::shared_ptr<Trace> trace = {};  // shared: it is written after the engine's last thread is gone
   decltype(StoreOptions::wrap_queue) wrap_queue = {};  // for tests

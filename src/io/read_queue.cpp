@@ -88,7 +88,8 @@ class PreadQueue : public ReadQueue {
 
 }  // namespace
 
-bool ReadQueue::register_memory(std::span<const std::span<std::byte>>) { return false; }
+void ReadQueue::register_memory(std::span<const std::span<std::byte>>) {}
+uint64_t ReadQueue::registered_bytes() const { return 0; }
 
 std::unique_ptr<ReadQueue> make_pread_queue(size_t depth) { return std::make_unique<PreadQueue>(depth); }
 

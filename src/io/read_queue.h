@@ -35,9 +35,11 @@ class ReadQueue {
   virtual size_t submit(std::span<const ReadRequest> requests) = 0;
   // What has come back, at least one unless the time is over or nothing is in flight.
   virtual size_t wait(std::span<ReadDone> out, std::chrono::milliseconds timeout) = 0;
-  // Memory that will be read into often: where the system allows it, reads into it then cost less. False
-  // where it does not; reads work all the same.
-  virtual bool register_memory(std::span<const std::span<std::byte>> memory);
+  // Memory that will be read into often: reads that lie inside one of its parts then cost less, from the
+  // second one on. A part is registered when it is first read into, which takes all of its memory. Where the
+  // system does not allow it, reads work all the same.
+  virtual void register_memory(std::span<const std::span<std::byte>> parts);
+  virtual uint64_t registered_bytes() const;  // so far; any thread may ask
 };
 
 // Threads that call pread: works everywhere.

@@ -125,15 +125,28 @@ TEST(ReadQueue, ReadsIntoRegisteredMemory) {
   test::write_file(temp / "file", std::string(8192, 'x'));
   const File file = File::open_read(temp / "file");
   const AlignedBuffer memory(16384);
-  const std::span<std::byte> whole = memory.bytes();
-  if (!queue->register_memory({&whole, 1})) GTEST_SKIP() << "this system lets no memory be registered";
-  const ReadRequest r{file.fd(), 0, whole.subspan(4096, 8192), 9};
-  ASSERT_EQ(queue->submit({&r, 1}), 1u);
-  ReadDone done;
-  ASSERT_EQ(queue->wait({&done, 1}, std::chrono::seconds(10)), 1u);
-  EXPECT_EQ(done.err, 0);
+  const std::span<std::byte> parts[] = {memory.bytes().subspan(12288), memory.bytes().first(12288)};
+  queue->register_memory(parts);
+  EXPECT_EQ(queue->registered_bytes(), 0u);  // nothing was read into it
+  const auto read = [&](size_t at, size_t bytes) {
+    const ReadRequest r{file.fd(), 0, memory.bytes().subspan(at, bytes), 9};
+    ASSERT_EQ(queue->submit({&r, 1}), 1u);
+    ReadDone done;
+    ASSERT_EQ(queue->wait({&done, 1}, std::chrono::seconds(10)), 1u);
+    EXPECT_EQ(done.err, 0);
+    EXPECT_EQ(done.bytes, bytes);
+  };
+  read(4096, 8192);
+  if (queue->registered_bytes() == 0) GTEST_SKIP() << "this system lets no memory be registered";
+  EXPECT_EQ(queue->registered_bytes(), 12288u);
   EXPECT_EQ(memory.bytes()[4096], std::byte{'x'});
   EXPECT_EQ(memory.bytes()[4095], std::byte{0});
+  EXPECT_EQ(memory.bytes()[12288], std::byte{0});
+  read(8192, 8192);  // over the edge of two parts: a plain read
+  EXPECT_EQ(queue->registered_bytes(), 12288u);
+  EXPECT_EQ(memory.bytes()[12288], std::byte{'x'});
+  read(12288, 4096);
+  EXPECT_EQ(queue->registered_bytes(), 16384u);
 }
 
 TEST(Pieces, CoverARecordInWholePages) {

@@ -6,6 +6,7 @@
 #include <liburing.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -68,33 +69,50 @@ class UringQueue : public ReadQueue {
     return n;
   }
 
-  bool register_memory(std::span<const std::span<std::byte>> memory) override {
-    std::vector<iovec> parts;  // the kernel takes at most 1 GiB in one
-    for (const auto& m : memory)
-      for (size_t at = 0; at < m.size(); at += kPart)
-        parts.push_back({m.data() + at, std::min(kPart, m.size() - at)});
-    if (io_uring_register_buffers(&ring_, parts.data(), static_cast<unsigned>(parts.size())) != 0)
-      return false;
-    parts_ = std::move(parts);
-    return true;
+  void register_memory(std::span<const std::span<std::byte>> parts) override {
+    if (parts.size() > kMostParts || !parts_.empty()) return;
+    if (io_uring_register_buffers_sparse(&ring_, static_cast<unsigned>(parts.size())) != 0) return;
+    for (const auto& p : parts) parts_.push_back({p, false});
+    std::ranges::sort(parts_, {}, [](const Part& p) { return p.memory.data(); });
   }
 
- private:
-  static constexpr size_t kPart = size_t{1} << 30;
+  uint64_t registered_bytes() const override { return registered_bytes_.load(std::memory_order_relaxed); }
 
-  int registered(std::span<std::byte> into) const {
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      const auto* base = static_cast<const std::byte*>(parts_[i].iov_base);
-      if (into.data() >= base && into.data() + into.size() <= base + parts_[i].iov_len)
-        return static_cast<int>(i);
+ private:
+  static constexpr size_t kMostParts = 16384;  // the kernel's limit
+
+  struct Part {
+    std::span<std::byte> memory;
+    bool registered;
+  };
+
+  // The number of the registered part that this memory lies in, or -1.
+  int registered(std::span<std::byte> into) {
+    auto part =
+        std::ranges::upper_bound(parts_, into.data(), {}, [](const Part& p) { return p.memory.data(); });
+    if (part == parts_.begin()) return -1;
+    --part;
+    if (into.data() + into.size() > part->memory.data() + part->memory.size()) return -1;
+    const auto index = static_cast<unsigned>(part - parts_.begin());
+    if (!part->registered) {
+      const iovec memory{part->memory.data(), part->memory.size()};
+      const __u64 tag = 0;
+      if (refused_ || io_uring_register_buffers_update_tag(&ring_, index, &memory, &tag, 1) != 1) {
+        refused_ = true;  // a limit on locked memory, usually: it will not grow
+        return -1;
+      }
+      part->registered = true;
+      registered_bytes_.fetch_add(part->memory.size(), std::memory_order_relaxed);
     }
-    return -1;
+    return static_cast<int>(index);
   }
 
   io_uring ring_;
   const size_t depth_;
   size_t in_flight_ = 0;
-  std::vector<iovec> parts_;
+  std::vector<Part> parts_;  // by address
+  bool refused_ = false;
+  std::atomic<uint64_t> registered_bytes_ = 0;
 };
 
 }  // namespace

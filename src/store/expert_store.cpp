@@ -113,11 +113,8 @@ ExpertStore::ExpertStore(const Package& package, const StoreOptions& options)
     : package_(package), options_(options) {
   make_slots(options.budget_bytes);
   auto queue = make_read_queue(options.reads.queue, options.reads.depth);
-  if (options.register_memory) {
-    std::vector<std::span<std::byte>> memory;
-    for (const auto& [bytes, cls] : classes_) memory.push_back(cls->memory.bytes());
-    memory_registered_ = queue->register_memory(memory);
-  }
+  if (options.register_memory) queue->register_memory(slot_groups());
+  registered_ = queue.get();
   if (options.wrap_queue) queue = options.wrap_queue(std::move(queue));
   // A record's checksum is made as its bytes arrive: there is then little left to do after the last of them.
   const auto arrived = [this](uint64_t tag, std::span<const std::byte> bytes) {
@@ -173,6 +170,18 @@ void ExpertStore::make_slots(uint64_t budget) {
     layers_[l.layer] = {&l, classes_.at(l.record_bytes).get(), next[l.record_bytes]};
     next[l.record_bytes] += static_cast<ExpertId>(widest[l.record_bytes]);
   }
+}
+
+// Slots that lie side by side, in few enough groups for a queue to keep count of.
+std::vector<std::span<std::byte>> ExpertStore::slot_groups() const {
+  constexpr size_t kMostGroups = 8192;
+  const size_t together = (slots_.size() + kMostGroups - 1) / kMostGroups;
+  std::vector<std::span<std::byte>> groups;
+  for (const auto& [bytes, cls] : classes_)
+    for (size_t i = 0; i < cls->slots.size(); i += together)
+      groups.push_back(
+          cls->memory.bytes().subspan(i * bytes, std::min(together, cls->slots.size() - i) * bytes));
+  return groups;
 }
 
 uint64_t ExpertStore::least_budget(const Manifest& manifest) {

@@ -42,7 +42,7 @@ struct StoreOptions {
   bool check_reads = true;
   std::string policy = policy_names().front();
   ReadSettings reads;
-  bool register_memory = false;  // with the kernel, once and for all: takes all slots' memory at once
+  bool register_memory = true;  // with the kernel, where it allows it: reads then cost less
   std::chrono::milliseconds read_timeout{30'000};
   Trace* trace = nullptr;
   // Tests put a queue that misbehaves before the real one.
@@ -113,7 +113,7 @@ class ExpertStore {
   StoreStats stats() const;
   uint64_t slot_bytes() const;
   std::string_view queue_name() const { return loader_->queue_name(); }
-  bool memory_registered() const { return memory_registered_; }
+  uint64_t registered_bytes() const { return registered_->registered_bytes(); }  // of slots, with the kernel
 
   // The smallest budget with which a package can run.
   static uint64_t least_budget(const Manifest& manifest);
@@ -126,6 +126,7 @@ class ExpertStore {
   };
   const LayerInfo& info(uint64_t layer) const;
   void make_slots(uint64_t budget);
+  std::vector<std::span<std::byte>> slot_groups() const;
 
   // All of these are called with mutex_ held.
   Slot*& where(ExpertKey key);
@@ -151,7 +152,7 @@ class ExpertStore {
   const Package& package_;
   const StoreOptions options_;
   std::map<uint64_t, LayerInfo> layers_;
-  bool holds_all_ = false, memory_registered_ = false;
+  bool holds_all_ = false;
 
   mutable std::mutex mutex_;                                // guards everything below but the loader
   std::condition_variable changed_;                         // a slot became ready, failed or free
@@ -162,7 +163,8 @@ class ExpertStore {
   std::vector<Slot*> expected_;                             // expected, with a slot
   Use guess_use_ = Use::Decode;
   StoreStats stats_;
-  std::unique_ptr<Loader> loader_;  // last: its thread ends before what it writes to
+  const ReadQueue* registered_ = nullptr;  // the loader's
+  std::unique_ptr<Loader> loader_;         // last: its thread ends before what it writes to
 };
 
 }  // namespace moeflux

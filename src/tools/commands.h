@@ -38,7 +38,7 @@ struct EngineArguments {
   std::string backend = "cpu", precision = "fast", kv, isa = "auto";
   uint64_t ctx = 0, chunk = kDefaultChunk;
   size_t threads = 0;
-  bool no_check_reads = false, register_memory = false;
+  bool no_check_reads = false, no_register_memory = false;
   std::optional<uint64_t> ram, max_memory;
   std::vector<std::string> stripes;
   std::string read_queue = "auto", direct = "auto", policy = policy_names().front(), prefetch = "auto",

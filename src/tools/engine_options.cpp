@@ -44,7 +44,7 @@ EngineOptions EngineArguments::options() const {
                     .depth = read_depth},
           .policy = policy,
           .read_timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * read_timeout)),
-          .register_memory = register_memory,
+          .register_memory = !no_register_memory,
           .prefetch = prefetch_options(*this),
           .trace = trace ? std::make_shared<Trace>(*trace) : nullptr};
 }
@@ -88,8 +88,8 @@ void add_streaming_options(CLI::App& app, EngineArguments& into) {
       ->check(CLI::Range(0.01, 86400.0))
       ->capture_default_str()
       ->group(group);
-  app.add_flag("--register-memory", into.register_memory,
-               "Register the slots with the kernel: takes all their memory at once")
+  app.add_flag("--no-register-memory", into.no_register_memory,
+               "Do not register the slots with the kernel as they fill")
       ->group(group);
   app.add_flag("--no-check-reads", into.no_check_reads,
                "Do not verify the checksum of each expert that is read")

@@ -59,9 +59,8 @@ std::string describe_reads(const Engine& engine) {
   ReadSettings s = d.settings;
   s.queue = std::string(engine.store().queue_name());
   std::string text = to_string(s);
-  if (engine.options().register_memory)
-    text += engine.store().memory_registered() ? ", registered memory"
-                                               : ", memory not registered: the system does not allow it";
+  if (const uint64_t bytes = engine.store().registered_bytes())
+    text += fmt::format(", {} of the slots registered", format_bytes(bytes));
   if (d.bytes_per_s > 0) text += fmt::format("; the drive gives {:.2f} GB/s", d.bytes_per_s / 1e9);
   return text;
 }
