@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <random>
 
 #include "base/buffer.h"
@@ -20,18 +21,25 @@ constexpr uint64_t kWorthProbing = 1u << 30;
 // Keeps a queue full with the pieces of random records.
 class Reader {
  public:
-  Reader(std::span<const RecordFile> files, const ReadSettings& s, uint64_t seed)
+  Reader(std::span<const RecordFile> files, const ReadSettings& s, uint64_t seed, AlignedBuffer& memory,
+         uint64_t target_bytes)
       : files_(files), settings_(s), random_(seed), queue_(make_read_queue(s.queue, s.depth)) {
-    memory_ = AlignedBuffer(queue_->depth() * (s.piece_bytes + kPage));
-    for (size_t i = 0; i < queue_->depth(); ++i) free_.push_back(i);
+    const size_t one = s.piece_bytes + kPage, n = std::max<size_t>(queue_->depth(), target_bytes / one);
+    if (memory.size() < n * one) {
+      memory = AlignedBuffer(n * one);
+      for (size_t i = 0; i < memory.size(); i += kPage) memory.data()[i] = std::byte{1};  // before the clock
+    }
+    memory_ = memory.bytes();
+    for (size_t i = 0; i < n; ++i) free_.push_back(i);
   }
 
   double run(uint64_t bytes) {
     using Clock = std::chrono::steady_clock;
     const auto start = Clock::now();
     uint64_t done = 0;
+    size_t in_flight = 0;
     while (done < bytes) {
-      while (!free_.empty()) submit_one();
+      for (; in_flight < queue_->depth(); ++in_flight) submit_one();
       ReadDone out[64];
       const size_t n = queue_->wait(out, std::chrono::seconds(10));
       if (n == 0) fail(Errc::Io, "{}: no read came back in 10 s", files_[0].buffered->path().string());
@@ -40,6 +48,7 @@ class Reader {
         done += d.bytes;
         free_.push_back(d.tag);
       }
+      in_flight -= n;
     }
     return static_cast<double>(done) / std::chrono::duration<double>(Clock::now() - start).count();
   }
@@ -53,22 +62,21 @@ class Reader {
       piece_ = 0;
     }
     const PieceRange range = piece_of(file_->record_bytes, settings_.piece_bytes, piece_++);
-    const size_t at = free_.back();
-    free_.pop_back();
+    const size_t at = free_.front();
+    free_.pop_front();
     const File& file = settings_.direct && file_->direct ? *file_->direct : *file_->buffered;
     const uint64_t offset = record_ * file_->record_bytes + range.begin, bytes = range.end - range.begin;
     if (!settings_.direct)
       posix_fadvise(file.fd(), static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
-    const ReadRequest r{file.fd(), offset,
-                        memory_.bytes().subspan(at * (settings_.piece_bytes + kPage), bytes), at};
+    const ReadRequest r{file.fd(), offset, memory_.subspan(at * (settings_.piece_bytes + kPage), bytes), at};
     check(queue_->submit({&r, 1}) == 1, "room for as many reads as the queue is deep");
   }
 
   std::span<const RecordFile> files_;
   const ReadSettings settings_;
   std::mt19937_64 random_;
-  AlignedBuffer memory_;
-  std::vector<size_t> free_;
+  std::span<std::byte> memory_;
+  std::deque<size_t> free_;  // pieces of it, the longest unused first
   const RecordFile* file_ = nullptr;
   uint64_t record_ = 0;
   size_t piece_ = 0, n_pieces_ = 0;
@@ -79,7 +87,7 @@ class Probe {
  public:
   explicit Probe(std::span<const RecordFile> files, ReadSettings first) : files_(files) {
     best_.settings = first;
-    measure_drive(files_, first, kProbeBytes / 4);  // wakes the drive
+    measure(first);  // wakes the drive
     best_.bytes_per_s = measure(first);
   }
 
@@ -94,9 +102,12 @@ class Probe {
   const DriveSpeed& best() const { return best_; }
 
  private:
-  double measure(const ReadSettings& s) { return measure_drive(files_, s, kProbeBytes, ++seed_); }
+  double measure(const ReadSettings& s) {
+    return Reader(files_, s, ++seed_, memory_, kDriveTarget).run(kProbeBytes);
+  }
 
   std::span<const RecordFile> files_;
+  AlignedBuffer memory_;
   DriveSpeed best_;
   uint64_t seed_ = 1;
 };
@@ -119,8 +130,9 @@ PieceRange piece_of(uint64_t record_bytes, size_t piece_bytes, size_t index) {
 }
 
 double measure_drive(std::span<const RecordFile> files, const ReadSettings& settings, uint64_t bytes,
-                     uint64_t seed) {
-  return Reader(files, settings, seed).run(bytes);
+                     uint64_t seed, uint64_t target_bytes) {
+  AlignedBuffer memory;
+  return Reader(files, settings, seed, memory, target_bytes).run(bytes);
 }
 
 DriveSpeed probe_drive(std::span<const RecordFile> files, const ReadWishes& wishes) {
