@@ -5,7 +5,10 @@
 #pragma once
 
 #include "cuda/linear.h"
-#include "model/weights.h"
+
+namespace moeflux {
+struct MlpWeights;
+}
 
 namespace moeflux::cuda {
 

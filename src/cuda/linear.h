@@ -56,8 +56,8 @@ struct Product {
   size_t heads = 1, head_stride = 0;
 };
 
-// At most kMostProducts products, none reading what another writes; one launch where each has few vectors.
-inline constexpr size_t kMostProducts = 6;
+// Products of which none reads what another writes, 64 at most; those of one format and few vectors share a
+// launch.
 void linear(std::span<const Product> products, cudaStream_t stream);
 inline void linear(const Product& product, cudaStream_t stream) { linear({&product, 1}, stream); }
 
