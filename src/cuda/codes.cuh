@@ -6,6 +6,11 @@
 
 namespace moeflux::cuda {
 
+struct Quantised {  // of vectors, as in Vectors
+  const int8_t* q;
+  const QuantSpan* span;
+};
+
 // kHalves: two groups of 32 columns in a span. kScale None: read from the matrix at run time.
 template <MatrixType kType, bool kHalves, ScaleType kScale>
 struct Codes {

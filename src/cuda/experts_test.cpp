@@ -101,7 +101,8 @@ struct Fixture {
         do {
           noise(seed);
           const uint32_t draw = seed >> 8;
-          e = static_cast<uint32_t>(draw % 3 == 0 ? draw / 3 % c.n_experts : draw / 3 % (c.n_experts / 2 + 1));
+          e = static_cast<uint32_t>(draw % 3 == 0 ? draw / 3 % c.n_experts
+                                                  : draw / 3 % (c.n_experts / 2 + 1));
         } while (std::find(ids.end() - static_cast<ptrdiff_t>(j), ids.end(), e) != ids.end());
         ids.push_back(e);
       }

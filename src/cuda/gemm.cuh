@@ -8,6 +8,7 @@
 #pragma once
 
 #include "cuda/codes.cuh"
+#include "cuda/device.h"
 
 namespace moeflux::cuda {
 
@@ -25,20 +26,23 @@ struct GemmRows {
 };
 
 struct GemmJob {
-  Tiles m, up;                        // up: of gated products
-  const float *bias, *up_bias;        // null: none
-  const std::byte* const* records;    // where not null, pointers above are offsets into a tile's record
+  Tiles m, up;                      // up: of gated products
+  const float *bias, *up_bias;      // null: none
+  const std::byte* const* records;  // where not null, pointers above are offsets into a tile's record
   Quantised x;
   GemmRows rows;
-  uint32_t first_row, n_rows;         // of m, for head 0; a head further: n_rows more
-  float* out;                         // not gated
+  uint32_t first_row, n_rows;  // of m, for head 0; a head further: n_rows more
+  float* out;                  // not gated
   size_t out_stride, head_stride;
-  bool add, behind;                   // out += y + bias; behind: out = (out + y) + bias
-  float clamp;                        // gated
-  Vectors hidden;                     // gated: floats where f is there, int8 form where q is
+  bool add, behind;  // out += y + bias; behind: out = (out + y) + bias
+  float clamp;       // gated
+  Vectors hidden;    // gated: floats where f is there, int8 form where q is
 };
 
-inline constexpr uint32_t kGemmBlocks = 8, kGemmVectors = 64, kGemmThreads = 256, kGemmStages = 3;
+inline constexpr uint32_t kGemmBlocks = 8, kGemmVectors = 64, kGemmThreads = 256;
+// As many as let two blocks of threads share a multiprocessor of 228 KiB, and one run in 100 KiB.
+template <class C>
+inline constexpr uint32_t kGemmStages = C::words == 8 ? 3 : 2;
 
 template <class C>
 struct GemmStage {
@@ -52,25 +56,34 @@ struct GemmStage {
 
 template <class C>
 struct GemmShared {
-  GemmStage<C> stage[kGemmStages];
+  GemmStage<C> stage[kGemmStages<C>];
   float waiting[2][32][kGemmThreads];  // sums of one and of two levels of the tree
 };
 
 __device__ inline void copy16(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from));
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+      "l"(from));
 }
 
-__device__ inline void multiply(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ inline void multiply_unsigned(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+inline constexpr int kExactOne = 0x4b400000;  // bits of 1.5 * 2^23
+
+// d = start + a b, 16 rows by 8 vectors, 32 columns.
+template <bool kUnsigned>
+__device__ void multiply(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                         const int (&start)[4]) {
+  if constexpr (kUnsigned)
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%10,%11,%12,%13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start[0]), "r"(start[1]),
+          "r"(start[2]), "r"(start[3]));
+  else
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%10,%11,%12,%13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start[0]), "r"(start[1]),
+          "r"(start[2]), "r"(start[3]));
 }
 
 // Chains in the order of the tree: 0, 4, 2, 6, 1, 5, 3, 7.
@@ -96,7 +109,8 @@ struct SpanWalk {
 // Copies one span of everything into a stage: what a thread copies is always at the same place of it.
 template <class C>
 struct GemmLoader {
-  const uint8_t *codes[C::words / 8], *scales, *q;
+  const uint8_t *codes[C::words / 8], *scales;
+  const int8_t* q;
   const QuantSpan* span;
   uint32_t scale_chunks;
 
@@ -107,13 +121,16 @@ struct GemmLoader {
 #pragma unroll
     for (int i = 0; i < C::words / 8; ++i) codes[i] = block(t / 32) + (t % 32 + 32 * i) * 16;
     scale_chunks = static_cast<uint32_t>(m.tile_bytes - m.scales_at) / 16;
-    scales = t < kGemmBlocks * scale_chunks ? block(t / scale_chunks) + m.scales_at + t % scale_chunks * 16 : nullptr;
+    scales = t < kGemmBlocks * scale_chunks ? block(t / scale_chunks) + m.scales_at + t % scale_chunks * 16
+                                            : nullptr;
     q = x.q + vector(t / 4) * spans * 64 + t % 4 * 16;
-    span = t >= kGemmThreads - kGemmVectors ? x.span + vector(t - (kGemmThreads - kGemmVectors)) * spans : nullptr;
+    span = t >= kGemmThreads - kGemmVectors ? x.span + vector(t - (kGemmThreads - kGemmVectors)) * spans
+                                            : nullptr;
   }
 
   __device__ void load(const Tiles& m, uint32_t s, GemmStage<C>& to) const {
-    const uint32_t t = threadIdx.x, spans = static_cast<uint32_t>(m.tile_spans), tile = spans == 1 ? s : s / spans;
+    const uint32_t t = threadIdx.x, spans = static_cast<uint32_t>(m.tile_spans),
+                   tile = spans == 1 ? s : s / spans;
     const size_t at = tile * m.tile_bytes, part = at + (s - tile * spans) * m.span_bytes;
 #pragma unroll
     for (int i = 0; i < C::words / 8; ++i) {
@@ -126,7 +143,8 @@ struct GemmLoader {
   }
 };
 
-// The words of a lane's part of a row block: rows gid and gid + 8, lines tig and tig + 4 (of 8, or of each 8).
+// The words of a lane's part of a row block: rows gid and gid + 8, lines tig and tig + 4 (of 8, or of each
+// 8).
 template <class C>
 __device__ void load_codes(const uint8_t* codes, uint32_t lane, uint32_t (&a)[2][4]) {
   const uint32_t tig = lane % 4, row = (lane / 4) ^ (tig >> 1 & 1) * 8;
@@ -163,15 +181,13 @@ __device__ inline void load_vectors(const uint8_t (&q)[kGemmVectors][64], uint32
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(&q[v][chunk * 16]))));
 }
 
-inline constexpr int kExactOne = 0x4b400000;  // bits of 1.5 * 2^23
-
 __device__ inline float exact_sum(int bits) { return __fadd_rn(__int_as_float(bits), -12582912.0f); }
 
 // A warp's share of a stage: two row blocks, 32 vectors; c[block][8 vectors][result]. Results lie as the
 // matrix instruction leaves them: rows gid and gid + 8, vectors 2 tig and 2 tig + 1.
 template <class C>
-__device__ void add_span(const Tiles& m, const GemmStage<C>& stage, uint32_t block, uint32_t vector, uint32_t count,
-                         float (&c)[2][4][4]) {
+__device__ void add_span(const Tiles& m, const GemmStage<C>& stage, uint32_t block, uint32_t vector,
+                         uint32_t count, float (&c)[2][4][4]) {
   const uint32_t lane = threadIdx.x % 32, gid = lane / 4, tig = lane % 4;
   uint32_t a[2][2][4];
   typename C::Scales scales[2][2];
@@ -180,8 +196,8 @@ __device__ void add_span(const Tiles& m, const GemmStage<C>& stage, uint32_t blo
     load_codes<C>(stage.codes[block + i], lane, a[i]);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      scales[i][half] =
-          C::scales(m, stage.scales[block + i] + (gid + 8 * half) * (static_cast<uint32_t>(m.group_bytes) / 16));
+      scales[i][half] = C::scales(
+          m, stage.scales[block + i] + (gid + 8 * half) * (static_cast<uint32_t>(m.group_bytes) / 16));
   }
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
@@ -194,19 +210,16 @@ __device__ void add_span(const Tiles& m, const GemmStage<C>& stage, uint32_t blo
     for (int i = 0; i < 2; ++i) xs[i] = x[i];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const auto product = [&](int half, int(&d)[4]) {
-        if constexpr (C::type == MatrixType::Affine8)
-          multiply_unsigned(d, a[i][half], b[2 * half], b[2 * half + 1]);
-        else
-          multiply(d, a[i][half], b[2 * half], b[2 * half + 1]);
-      };
-      int d[C::groups][4];
-#pragma unroll
-      for (int g = 0; g < C::groups; ++g)
-#pragma unroll
-        for (int r = 0; r < 4; ++r) d[g][r] = kExactOne;
-      product(0, d[0]);
-      product(1, d[C::groups - 1]);
+      constexpr bool kUnsigned = C::type == MatrixType::Affine8;
+      const int start[4] = {kExactOne, kExactOne, kExactOne, kExactOne};
+      int d[2][4];
+      multiply<kUnsigned>(d[0], a[i][0], b[0], b[1], start);
+      if constexpr (C::halves) {
+        multiply<kUnsigned>(d[1], a[i][1], b[2], b[3], start);
+      } else {
+        const int low[4] = {d[0][0], d[0][1], d[0][2], d[0][3]};
+        multiply<kUnsigned>(d[0], a[i][1], b[2], b[3], low);
+      }
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const typename C::Scales& s = scales[i][r / 2];
@@ -235,18 +248,18 @@ __device__ void gemm_loop(const Tiles& m, const GemmLoader<C>& loader, uint32_t 
     asm volatile("cp.async.commit_group;");
   };
 #pragma unroll
-  for (uint32_t i = 0; i + 1 < kGemmStages; ++i) load_next(i);
+  for (uint32_t i = 0; i + 1 < kGemmStages<C>; ++i) load_next(i);
   uint32_t stage = 0;
   float first[2][4][4];  // of a pair of chains
   for (uint32_t i = 0; i < 8; ++i) {
 #pragma unroll
     for (int k = 0; k < 32; ++k) c[k / 16][k / 4 % 4][k % 4] = 0;
     for (uint32_t s = chain_at(i); s < spans; s += 8) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kGemmStages - 2));
+      asm volatile("cp.async.wait_group %0;" ::"n"(kGemmStages<C> - 2));
       __syncthreads();
-      load_next(stage == 0 ? kGemmStages - 1 : stage - 1);
+      load_next(stage == 0 ? kGemmStages<C> - 1 : stage - 1);
       if (count) add_span<C>(m, shared.stage[stage], block, vector, count, c);
-      stage = stage + 1 == kGemmStages ? 0 : stage + 1;
+      stage = stage + 1 == kGemmStages<C> ? 0 : stage + 1;
     }
 #pragma unroll
     for (int k = 0; k < 32; ++k) {
@@ -278,8 +291,8 @@ __device__ T* moved(T* p, const uint8_t* record) {
 
 // h = act(gate, up) of 64 hidden values of the tile's vectors, and their int8 form.
 template <class Index>
-__device__ void write_hidden(const GemmJob& job, const float (&h)[kGemmVectors][68], uint32_t span, uint32_t count,
-                             Index index) {
+__device__ void write_hidden(const GemmJob& job, const float (&h)[kGemmVectors][68], uint32_t span,
+                             uint32_t count, Index index) {
   const Vectors& to = job.hidden;
   const size_t spans = (to.cols + 63) / 64;
   for (uint32_t v = threadIdx.x / 16; v < kGemmVectors; v += kGemmThreads / 16) {
@@ -338,7 +351,8 @@ __global__ void __launch_bounds__(kGemmThreads, 2) gemm_kernel(const __grid_cons
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, gid = lane / 4, tig = lane % 4;
   const uint32_t my_block = warp % 4 * 2, my_vector = warp / 4 * 32;
   float c[2][4][4];
-  gemm_loop<C>(job.m, loader, spans, my_block, my_vector, count > my_vector ? count - my_vector : 0, shared, c);
+  gemm_loop<C>(job.m, loader, spans, my_block, my_vector, count > my_vector ? count - my_vector : 0, shared,
+               c);
 
   if constexpr (kGated) {
     auto& h = *reinterpret_cast<float(*)[kGemmVectors][68]>(&shared.waiting);
@@ -353,7 +367,8 @@ __global__ void __launch_bounds__(kGemmThreads, 2) gemm_kernel(const __grid_cons
           if (job.bias) gate = __fadd_rn(gate, moved(job.bias, record)[row]);
           if (job.up_bias) up = __fadd_rn(up, moved(job.up_bias, record)[row]);
         }
-        h[my_vector + 8 * n + 2 * tig + r % 2][unit] = row < job.n_rows ? gated_value(gate, up, job.clamp) : 0.0f;
+        h[my_vector + 8 * n + 2 * tig + r % 2][unit] =
+            row < job.n_rows ? gated_value(gate, up, job.clamp) : 0.0f;
       }
     __syncthreads();
     write_hidden(job, h, blockIdx.x, count, index);

@@ -1,8 +1,10 @@
 #include <algorithm>
 
 #include "cuda/device.h"
+#include "cuda/gemm.cuh"
 #include "cuda/linear.h"
 #include "cuda/matvec.cuh"
+#include "cuda/overlap.cuh"
 
 namespace moeflux::cuda {
 namespace {
@@ -36,14 +38,25 @@ struct Place {  // of a block of the grid
   uint32_t head, block, first, last;  // row block of the matrix; rows [first, last) of it belong to the head
 };
 
-__device__ Place locate(const Jobs& jobs) {
+__device__ Place locate(const Jobs& jobs, uint32_t index) {
   uint32_t i = 0;
-  while (blockIdx.x >= jobs.job[i].end) ++i;
+  while (index >= jobs.job[i].end) ++i;
   const Job& job = jobs.job[i];
-  const uint32_t at = blockIdx.x - (i ? jobs.job[i - 1].end : 0);
+  const uint32_t at = index - (i ? jobs.job[i - 1].end : 0);
   const uint32_t head = at / job.head_blocks, first = job.first_row + head * job.rows;
   const uint32_t block = first / 16 + at % job.head_blocks, row = block * 16;
   return {&job, head, block, max(first, row), min(first + job.rows, row + 16)};
+}
+
+// What a kernel of this file does first.
+__device__ void begin(const Place& at) {
+  const Tiles& m = at.job->m;
+  if (threadIdx.x == 0 && at.first < at.last) {
+    const size_t bytes = m.n_tiles * m.tile_bytes;
+    fetch_ahead(m.data + at.block * bytes, bytes);
+  }
+  let_next_begin();
+  wait_for_previous();
 }
 
 __device__ size_t vector_of(const Job& job, uint32_t t, uint32_t head) {
@@ -61,11 +74,12 @@ __device__ void write(const Place& at, uint32_t t, uint32_t row, float y) {
 
 // -- fast, few vectors: a block of threads per row block
 
-template <class C, int kVectors>
+template <class C, int kAhead, int kVectors>
 __global__ void __launch_bounds__(128) matvec_kernel(const __grid_constant__ Jobs jobs) {
   __shared__ float sums[kVectors][2][8][16];
-  const Place at = locate(jobs);
+  const Place at = locate(jobs, blockIdx.x);
   const Job& job = *at.job;
+  begin(at);
   const uint32_t chain = threadIdx.x / 16, row = threadIdx.x % 16, first = blockIdx.y * kVectors;
   if (first >= job.n || at.first >= at.last) return;
   size_t vector[kVectors];
@@ -75,7 +89,7 @@ __global__ void __launch_bounds__(128) matvec_kernel(const __grid_constant__ Job
   for (int pass = 0; pass < (job.rest_q ? 2 : 1); ++pass) {
     const Quantised x{pass ? job.rest_q : job.q, pass ? job.rest_span : job.span};
     float c[kVectors];
-    chain_sums<C>(job.m, at.block, row, chain, x, vector, c);
+    chain_sums<C, kAhead>(job.m, at.block, row, chain, x, vector, c);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) sums[v][pass][chain][row] = c[v];
   }
@@ -89,26 +103,29 @@ __global__ void __launch_bounds__(128) matvec_kernel(const __grid_constant__ Job
 
 // -- exact
 
-template <MatrixType kType, int kVectors>
+// kRows of the 16 rows of a block: fewer where there are so few rows that threads would wait for memory.
+template <MatrixType kType, int kVectors, int kRows>
 __global__ void __launch_bounds__(256) exact_kernel(const __grid_constant__ Jobs jobs) {
   constexpr int kEach = kWide<kType>;
   __shared__ float sums[kVectors][16][17];
-  const Place at = locate(jobs);
+  const Place at = locate(jobs, blockIdx.x / (16 / kRows));
   const Job& job = *at.job;
-  const uint32_t phase = threadIdx.x / 16, row = threadIdx.x % 16, first = blockIdx.y * kVectors;
+  begin(at);
+  const uint32_t phase = threadIdx.x / kRows, row = threadIdx.x % kRows + blockIdx.x % (16 / kRows) * kRows,
+                 first = blockIdx.y * kVectors;
   if (first >= job.n || at.first >= at.last) return;
   const float* x[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
     x[v] = job.f + vector_of(job, min(first + v, job.n - 1), at.head) * job.stride;
   float c[kVectors][kEach];
-  exact_sums<kType>(job.m, at.block, row, phase, x, c);
+  exact_sums<kType, kRows == 16 ? 4 : 16>(job.m, at.block, row, phase, x, c);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
 #pragma unroll
     for (int b = 0; b < kEach; ++b) sums[v][kEach * phase + b][row] = c[v][b];
   __syncthreads();
-  for (uint32_t v = phase; v < kVectors && first + v < job.n; v += blockDim.x / 16)
+  for (uint32_t v = phase; v < kVectors && first + v < job.n; v += blockDim.x / kRows)
     write(at, first + v, at.block * 16 + row, exact_tree(sums[v], row));
 }
 
@@ -204,15 +221,48 @@ Job make_job(const Product& p) {
 
 bool is_fast(const Product& p) { return !p.exact && has_integer_codes(p.w.format); }
 
+constexpr size_t kFewVectors = 8, kFewRows = 1024;
+
+// Rows that begin or end inside a block are in no published model; the kernel for few vectors takes them.
+bool for_gemm(const Product& p) {
+  const Job job = make_job(p);
+  return is_fast(p) && job.n > kFewVectors && job.first_row % kTileRows == 0 &&
+         (job.heads == 1 || job.rows % kTileRows == 0) && !(job.rest_q && job.add);
+}
+
+void gemm(const Product& p, cudaStream_t stream) {
+  const Job job = make_job(p);
+  GemmJob g{};
+  g.m = job.m;
+  g.bias = job.rest_q ? nullptr : job.bias;
+  g.x = {job.q, job.span};
+  g.rows = {.pick = job.pick, .n = job.n, .heads = job.heads};
+  g.first_row = job.first_row;
+  g.n_rows = job.rows;
+  g.out = job.out;
+  g.out_stride = job.out_stride;
+  g.head_stride = job.head_stride;
+  g.add = job.add;
+  with_codes(p.w.format, [&](auto codes) {
+    const size_t tiles = (job.n + kGemmVectors - 1) / kGemmVectors;
+    launch_gemm<decltype(codes), false>(g, tiles, stream);
+    if (!job.rest_q) return;
+    g.bias = job.bias;
+    g.x = {job.rest_q, job.rest_span};
+    g.behind = true;
+    launch_gemm<decltype(codes), false>(g, tiles, stream);
+  });
+}
+
 bool same_kernel(const Product& a, const Product& b) {
   if (is_fast(a) != is_fast(b)) return false;
   return is_fast(a) ? a.w.format == b.w.format : a.w.format.type == b.w.format.type;
 }
 
-// Jobs for one kernel, kVectors vectors at a time.
+// Jobs for one kernel, `vectors` vectors at a time, a row block in `parts` parts.
 template <class Kernel>
 void launch(Kernel kernel, Jobs& jobs, unsigned threads, unsigned vectors, const char* what,
-            cudaStream_t stream) {
+            cudaStream_t stream, unsigned parts = 1) {
   uint32_t end = 0, most = 0;
   for (uint32_t i = 0; i < jobs.n; ++i) {
     Job& job = jobs.job[i];
@@ -220,8 +270,8 @@ void launch(Kernel kernel, Jobs& jobs, unsigned threads, unsigned vectors, const
     most = std::max(most, job.n);
   }
   if (end == 0 || most == 0) return;
-  kernel<<<dim3(end, (most + vectors - 1) / vectors), threads, 0, stream>>>(jobs);
-  check_launch(what);
+  launch_overlapped(what, kernel, dim3(end * parts, (most + vectors - 1) / vectors), threads, 0, stream,
+                    jobs);
 }
 
 }  // namespace
@@ -234,32 +284,46 @@ void quantise_rest(const Vectors& x, const Vectors& rest, cudaStream_t stream) {
 
 void linear(std::span<const Product> products, cudaStream_t stream) {
   uint64_t done = 0;  // a bit per product
+  for (size_t i = 0; i < products.size(); ++i)
+    if (for_gemm(products[i])) {
+      gemm(products[i], stream);
+      done |= uint64_t{1} << i;
+    }
   for (size_t i = 0; i < products.size(); ++i) {
     if (done >> i & 1) continue;
     Jobs jobs{};
-    bool many = false;
+    bool many = false, wide = false;
+    size_t rows = 0;
     for (size_t j = i; j < products.size() && jobs.n < kMostProducts; ++j) {
       if (done >> j & 1 || !same_kernel(products[i], products[j])) continue;
       done |= uint64_t{1} << j;
       const Job& job = jobs.job[jobs.n++] = make_job(products[j]);
       many |= job.n > 1;
+      wide |= job.spans > 32;
+      rows += size_t{job.rows} * job.heads;
     }
     const MatrixFormat& format = products[i].w.format;
     if (is_fast(products[i]))
       with_codes(format, [&](auto codes) {
         using C = decltype(codes);
         if (many)
-          launch(matvec_kernel<C, 4>, jobs, 128, 4, "product of a few vectors", stream);
+          launch(matvec_kernel<C, 4, 4>, jobs, 128, 4, "product of a few vectors", stream);
+        else if (wide)
+          launch(matvec_kernel<C, 8, 1>, jobs, 128, 1, "product of a vector", stream);
         else
-          launch(matvec_kernel<C, 1>, jobs, 128, 1, "product of a vector", stream);
+          launch(matvec_kernel<C, 4, 1>, jobs, 128, 1, "product of a vector", stream);
       });
     else
       with_type(format.type, [&](auto type) {
         constexpr unsigned kThreads = 256 / kWide<type()>;
+        constexpr bool kPlain = kWide<type()> < 4;
         if (many)
-          launch(exact_kernel<type(), 8>, jobs, kThreads, 8, "exact product of vectors", stream);
+          launch(exact_kernel<type(), 8, 16>, jobs, kThreads, 8, "exact product of vectors", stream);
+        else if (kPlain && rows <= kFewRows)
+          launch(exact_kernel < type(), 1, kPlain ? 4 : 16 >, jobs, kThreads / 4, 1,
+                 "exact product of a vector", stream, 4);
         else
-          launch(exact_kernel<type(), 1>, jobs, kThreads, 1, "exact product of a vector", stream);
+          launch(exact_kernel<type(), 1, 16>, jobs, kThreads, 1, "exact product of a vector", stream);
       });
   }
 }

@@ -11,11 +11,6 @@
 
 namespace moeflux::cuda {
 
-struct Quantised {  // of vectors, as in Vectors
-  const int8_t* q;
-  const QuantSpan* span;
-};
-
 template <int n>
 __device__ inline void load_words(const uint8_t* at, uint32_t (&w)[n]) {
 #pragma unroll
@@ -32,11 +27,10 @@ __device__ inline void load_span(const int8_t* q, int (&x)[16]) {
   }
 }
 
-// c[v] = the chain of row `row` of the block for vector[v].
-template <class C, int kVectors>
+// c[v] = the chain of row `row` of the block for vector[v]. kAhead: spans requested before the first is used.
+template <class C, int kAhead, int kVectors>
 __device__ void chain_sums(const Tiles& m, size_t block, uint32_t row, uint32_t chain, const Quantised& x,
                            const size_t (&vector)[kVectors], float (&c)[kVectors]) {
-  constexpr int kAhead = kVectors == 1 && C::words == 8 ? 8 : 4;  // spans requested before the first is used
   const uint32_t spans = static_cast<uint32_t>((m.cols + 63) / 64);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) c[v] = 0;
@@ -120,7 +114,7 @@ __device__ void decode_span(const Tiles& m, size_t block, uint32_t s, uint32_t r
 }
 
 // c[v][b] = sum kWide * phase + b of row `row` of the block for vector x[v].
-template <MatrixType kType, int kVectors>
+template <MatrixType kType, int kAhead, int kVectors>
 __device__ void exact_sums(const Tiles& m, size_t block, uint32_t row, uint32_t phase,
                            const float* const (&x)[kVectors], float (&c)[kVectors][kWide<kType>]) {
   constexpr int kEach = kWide<kType>;
@@ -142,7 +136,7 @@ __device__ void exact_sums(const Tiles& m, size_t block, uint32_t row, uint32_t 
       }
   };
   const uint32_t whole = static_cast<uint32_t>(m.cols / 64);
-#pragma unroll 4
+#pragma unroll(kAhead)
   for (uint32_t s = 0; s < whole; ++s) add_span(s, true);
   if (whole * 64 < m.cols) add_span(whole, false);
 }
