@@ -11,7 +11,8 @@ CudaDevice cuda_device() {
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const ModelConfig&, const ModelWeights&,
-                                           std::span<const std::byte>, const Manifest&, const CudaOptions&) {
+                                           std::span<const std::byte>, const Manifest&, const CudaOptions&,
+                                           std::unique_ptr<HostExperts>) {
   cuda_device();
   return nullptr;
 }

@@ -1,6 +1,6 @@
 #include "cuda/attention.h"
-#include "cuda/device.h"
 #include "cuda/kv_value.cuh"
+#include "cuda/overlap.cuh"
 #include "cuda/span.cuh"
 
 namespace moeflux::cuda {
@@ -26,6 +26,8 @@ __device__ void rotate(const Rope& r, size_t t, float* x) {
 }
 
 __global__ void whole_inverse_kernel(PrepareHeads p) {
+  wait_for_previous();
+  let_next_begin();
   __shared__ float room[33];
   const size_t t = blockIdx.x;
   const bool key = blockIdx.y == 1;
@@ -41,6 +43,8 @@ __global__ void whole_inverse_kernel(PrepareHeads p) {
 
 // A block is a head of a token: of q, then of k, then of v.
 __global__ void prepare_heads_kernel(PrepareHeads p) {
+  wait_for_previous();
+  let_next_begin();
   extern __shared__ float x[];
   __shared__ float room[33];
   const size_t t = blockIdx.x, dim = p.dim, kv_width = p.n_kv_heads * dim;
@@ -84,6 +88,8 @@ __global__ void prepare_heads_kernel(PrepareHeads p) {
 
 // Block 0 of a token is its latent and rotated key, the others are heads of q.
 __global__ void prepare_latent_kernel(PrepareLatent p) {
+  wait_for_previous();
+  let_next_begin();
   extern __shared__ float x[];
   __shared__ float room[33];
   const size_t t = blockIdx.x, width = p.kv_rank + p.rope_dim;
@@ -220,6 +226,8 @@ __device__ void finish(const Attend& a, size_t t, size_t head, Merged& m, unsign
 // kSplit: a block computes one part and leaves it in a.parts; otherwise all parts of its query.
 template <KvType kType, bool kSplit>
 __global__ void attend_kernel(Attend a) {
+  wait_for_previous();
+  let_next_begin();
   extern __shared__ float q[];
   __shared__ float room[33], weight[kAttendPart];
   const size_t t = blockIdx.x, head = blockIdx.y;
@@ -256,6 +264,8 @@ __global__ void attend_kernel(Attend a) {
 }
 
 __global__ void merge_parts_kernel(Attend a) {
+  wait_for_previous();
+  let_next_begin();
   const size_t t = blockIdx.x, head = blockIdx.y;
   const Seen s = seen(a, t);
   const size_t n = s.last / kAttendPart - s.first / kAttendPart + 1;
@@ -287,12 +297,11 @@ void attend_typed(const Attend& a, cudaStream_t stream) {
                   a.parts ? static_cast<unsigned>(a.n_parts) : 1);
   const size_t room = a.key_dim * sizeof(float);
   if (a.parts) {
-    attend_kernel<kType, true><<<grid, kThreads, room, stream>>>(a);
-    merge_parts_kernel<<<dim3(grid.x, grid.y), kThreads, 0, stream>>>(a);
+    launch_overlapped("attend", attend_kernel<kType, true>, grid, kThreads, room, stream, a);
+    launch_overlapped("merge_parts", merge_parts_kernel, dim3(grid.x, grid.y), kThreads, 0, stream, a);
   } else {
-    attend_kernel<kType, false><<<grid, kThreads, room, stream>>>(a);
+    launch_overlapped("attend", attend_kernel<kType, false>, grid, kThreads, room, stream, a);
   }
-  check_launch("attend");
 }
 
 unsigned head_threads(size_t dim) { return dim <= 32 ? 32 : dim <= 64 ? 64 : 128; }
@@ -301,16 +310,16 @@ unsigned head_threads(size_t dim) { return dim <= 32 ? 32 : dim <= 64 ? 64 : 128
 
 void prepare_heads(const PrepareHeads& p, cudaStream_t stream) {
   const auto n = static_cast<unsigned>(p.n);
-  if (p.whole) whole_inverse_kernel<<<dim3(n, 2), 256, 0, stream>>>(p);
+  if (p.whole) launch_overlapped("whole_inverse", whole_inverse_kernel, dim3(n, 2), 256, 0, stream, p);
   const dim3 grid(n, static_cast<unsigned>(p.n_heads + 2 * p.n_kv_heads));
-  prepare_heads_kernel<<<grid, head_threads(p.dim), p.dim * sizeof(float), stream>>>(p);
-  check_launch("prepare_heads");
+  launch_overlapped("prepare_heads", prepare_heads_kernel, grid, head_threads(p.dim), p.dim * sizeof(float),
+                    stream, p);
 }
 
 void prepare_latent(const PrepareLatent& p, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(p.n), static_cast<unsigned>(p.n_heads + 1));
-  prepare_latent_kernel<<<grid, 128, (p.kv_rank + p.rope_dim) * sizeof(float), stream>>>(p);
-  check_launch("prepare_latent");
+  launch_overlapped("prepare_latent", prepare_latent_kernel, grid, 128,
+                    (p.kv_rank + p.rope_dim) * sizeof(float), stream, p);
 }
 
 void attend(const Attend& a, cudaStream_t stream) {

@@ -20,8 +20,8 @@ CudaDevice cuda_device() {
 
 std::unique_ptr<Backend> make_cuda_backend(const ModelConfig& model, const ModelWeights& weights,
                                            std::span<const std::byte> resident, const Manifest& manifest,
-                                           const CudaOptions& options) {
-  return std::make_unique<cuda::CudaBackend>(model, weights, resident, manifest, options);
+                                           const CudaOptions& options, std::unique_ptr<HostExperts> host) {
+  return std::make_unique<cuda::CudaBackend>(model, weights, resident, manifest, options, std::move(host));
 }
 
 namespace cuda {
@@ -46,7 +46,7 @@ void refuse_sizes(const ModelConfig& m) {
 
 CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
                          std::span<const std::byte> resident, const Manifest& manifest,
-                         const CudaOptions& options)
+                         const CudaOptions& options, std::unique_ptr<HostExperts> host)
     : m_(model),
       w_(weights),
       resident_(resident),
@@ -60,7 +60,8 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
       computed_(make_event()),
       weights_(resident.size(), "resident weights"),
       inv_freq_(model.rope.inv_freq.size() * sizeof(float), "rotary frequencies"),
-      tier_(manifest, options.slot_bytes, options.policy) {
+      tier_(manifest, options.slot_bytes, options.policy),
+      host_experts_(std::move(host)) {
   check_cuda(cudaMemcpy(weights_.as<>(), resident.data(), resident.size(), cudaMemcpyHostToDevice),
              "copying the resident weights");
   check_cuda(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "model/backend.h"
+#include "model/host_experts.h"
 
 namespace moeflux {
 
@@ -24,9 +25,10 @@ struct CudaOptions {
   std::string policy = policy_names().front();
 };
 
-// `resident` is the memory that the weights' views point into: it is copied to the device.
+// `resident` is the memory that the weights' views point into: it is copied to the device. `host`, where
+// there is one, computes a part of the experts that the device lacks.
 std::unique_ptr<Backend> make_cuda_backend(const ModelConfig& model, const ModelWeights& weights,
                                            std::span<const std::byte> resident, const Manifest& manifest,
-                                           const CudaOptions& options);
+                                           const CudaOptions& options, std::unique_ptr<HostExperts> host);
 
 }  // namespace moeflux

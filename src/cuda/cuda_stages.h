@@ -52,7 +52,7 @@ struct CudaStep : Step {
 class CudaBackend : public Backend {
  public:
   CudaBackend(const ModelConfig& model, const ModelWeights& weights, std::span<const std::byte> resident,
-              const Manifest& manifest, const CudaOptions& options);
+              const Manifest& manifest, const CudaOptions& options, std::unique_ptr<HostExperts> host);
   ~CudaBackend() override;
 
   std::string_view name() const override { return "cuda"; }
@@ -99,6 +99,12 @@ class CudaBackend : public Backend {
   ExpertWork expert_work(CudaStep& s, const LayerWeights& layer);
   void run_portion(const ExpertWork& work, std::span<const std::pair<uint32_t, std::byte*>> experts);
   const std::byte* const* resident_table(uint64_t layer);
+  void prepare_misses(ExpertStore& store);
+  size_t host_part(size_t n) const;
+  void compute_hits(const CudaStep& s, const ExpertWork& work, const LayerWeights& layer);
+  void compute_misses(CudaStep& s, const ExpertWork& work, const LayerWeights& layer);
+  void compute_on_host(const CudaStep& s, const ExpertWork& work, const ExpertLayer& stored,
+                       std::span<const ExpertStore::Lease> leases);
   void add_shared(CudaStep& s, const LayerWeights& layer, ExpertSum& sum);
   void run_mlp(const MlpWeights& w, const Vectors& x, float* out, bool add);
   void copy_to(std::byte* slot, std::span<const std::byte> record);
@@ -129,7 +135,14 @@ class CudaBackend : public Backend {
   DeviceBuffer weights_, inv_freq_;
   VramTier tier_;
   std::map<uint64_t, DeviceBuffer> tables_;  // by layer: [n_experts] records, where all are on the device
-  uint64_t tables_loaded_ = 0;               // experts on the device when the tables were made
+
+  // Of experts that are not on the device:
+  std::unique_ptr<HostExperts> host_experts_;  // null: all of them are copied
+  std::vector<PinnedRange> pinned_;            // the store's slots
+  std::vector<ExpertStore::Lease> in_flight_;  // their copies may still be under way
+  PinnedBuffer chosen_, results_;              // ids and input of a layer; what the processor has computed
+  size_t results_used_ = 0;                    // rows of results_ in this layer
+  double copy_bytes_per_s_ = 0, host_bytes_per_s_ = 0;
 
   Moves moves_;
   struct Recorded {

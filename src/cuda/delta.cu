@@ -1,5 +1,5 @@
 #include "cuda/delta.h"
-#include "cuda/device.h"
+#include "cuda/overlap.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/span.cuh"
 
@@ -23,6 +23,8 @@ __device__ SliceInfo slice_of(const DeltaNet& d, size_t t) {
 
 // A block is a head of q, k or v of one token: convolution and SiLU; q and k are brought to unit length.
 __global__ void convolve_kernel(DeltaNet d) {
+  wait_for_previous();
+  let_next_begin();
   __shared__ float room[33];
   const size_t t = blockIdx.x, channels = d.channels(), past = d.conv_width - 1;
   const SliceInfo slice = slice_of(d, t);
@@ -55,6 +57,8 @@ __global__ void convolve_kernel(DeltaNet d) {
 
 // The last inputs of a slice, oldest first. A thread has one channel.
 __global__ void keep_inputs_kernel(DeltaNet d) {
+  wait_for_previous();
+  let_next_begin();
   const SliceInfo slice = d.slices[blockIdx.y];
   const size_t channels = d.channels(), past = d.conv_width - 1,
                c = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -74,6 +78,8 @@ __global__ void keep_inputs_kernel(DeltaNet d) {
 // threads read neighbouring float4 of k and q.
 template <unsigned kDim>
 __global__ void __launch_bounds__(kColumns* kParts) delta_kernel(DeltaNet d) {
+  wait_for_previous();
+  let_next_begin();
   constexpr unsigned kBlocks = kDim / (4 * kParts), kRows = 4 * kBlocks;
   __shared__ float4 k[kTokens][kDim / 4], q[kTokens][kDim / 4];
   __shared__ float v[kTokens][kColumns], decay[kTokens], beta[kTokens], with_itself[kTokens];
@@ -161,6 +167,8 @@ __global__ void __launch_bounds__(kColumns* kParts) delta_kernel(DeltaNet d) {
 // -- norm and gate: a block is a token, a warp one head after another
 
 __global__ void gate_kernel(DeltaNet d) {
+  wait_for_previous();
+  let_next_begin();
   extern __shared__ float inverse[];  // [value heads]
   const size_t t = blockIdx.x;
   const float* x = d.out + t * d.n_value_heads * d.value_dim;
@@ -182,7 +190,7 @@ template <unsigned kDim>
 void run_delta(const DeltaNet& d, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((d.value_dim + kColumns - 1) / kColumns),
                   static_cast<unsigned>(d.n_value_heads), static_cast<unsigned>(d.n_slices));
-  delta_kernel<kDim><<<grid, kColumns * kParts, 0, stream>>>(d);
+  launch_overlapped("delta", delta_kernel<kDim>, grid, kColumns * kParts, 0, stream, d);
 }
 
 }  // namespace
@@ -191,8 +199,10 @@ void delta_net(const DeltaNet& d, cudaStream_t stream) {
   const auto n = static_cast<unsigned>(d.n), slices = static_cast<unsigned>(d.n_slices);
   const auto channels = static_cast<unsigned>(d.channels());
   const dim3 heads(n, static_cast<unsigned>(2 * d.n_key_heads + d.n_value_heads));
-  convolve_kernel<<<heads, 128, 0, stream>>>(d);
-  if (d.conv_width > 1) keep_inputs_kernel<<<dim3((channels + 255) / 256, slices), 256, 0, stream>>>(d);
+  launch_overlapped("convolve", convolve_kernel, heads, 128, 0, stream, d);
+  if (d.conv_width > 1)
+    launch_overlapped("keep_inputs", keep_inputs_kernel, dim3((channels + 255) / 256, slices), 256, 0, stream,
+                      d);
   if (d.key_dim <= 16)
     run_delta<16>(d, stream);
   else if (d.key_dim <= 32)
@@ -203,8 +213,7 @@ void delta_net(const DeltaNet& d, cudaStream_t stream) {
     run_delta<128>(d, stream);
   else
     run_delta<kMostDeltaKeyDim>(d, stream);
-  gate_kernel<<<n, 512, d.n_value_heads * sizeof(float), stream>>>(d);
-  check_launch("delta_net");
+  launch_overlapped("delta_gate", gate_kernel, n, 512, d.n_value_heads * sizeof(float), stream, d);
 }
 
 }  // namespace moeflux::cuda

@@ -60,6 +60,9 @@ void experts(const ExpertWork& work, const std::byte* const* records, const Expe
 void group_experts(const ExpertWork& work, cudaStream_t stream);
 void compute_experts(const ExpertWork& work, const std::byte* const* records, cudaStream_t stream);
 void combine_experts(const ExpertWork& work, const ExpertSum& sum, cudaStream_t stream);
+// [n * top_k, d_model]: where compute_experts leaves each pick's result. A pick that is computed elsewhere
+// may be written there in its place, before combine_experts.
+float* expert_results(const ExpertWork& work);
 
 // One feed-forward part for all tokens, as of dense layers and shared experts: out = y, or out += y.
 struct Mlp {

@@ -1,9 +1,9 @@
 // How fragments meet memory: the order of summation over components, and which column is which, are free as
 // long as both sides agree. So a lane takes 16 neighbouring bytes of a key as its share of two products, and
 // 16 neighbouring bytes of each of four values as its columns of eight.
-#include "cuda/device.h"
 #include "cuda/flash.h"
 #include "cuda/mma.cuh"
+#include "cuda/overlap.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/span.cuh"
 
@@ -102,6 +102,8 @@ __device__ void soften(float (&s)[kTiles][4], RunningRow (&rows)[2], float (&out
 // kStep positions in turn. What it gathers (maximum in powers of two, sum, values) goes to a.parts.
 template <unsigned kDim>
 __global__ void __launch_bounds__(kWarps * 32) flash_decode_kernel(Attend a, size_t part_positions) {
+  wait_for_previous();
+  let_next_begin();
   extern __shared__ float room[];  // [kWarps][16][kDim] values, then [kWarps][16][2]
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = a.n_heads / a.n_kv_heads,
                  tiles = (group + 15) / 16;
@@ -192,6 +194,8 @@ __global__ void __launch_bounds__(kWarps * 32) flash_decode_kernel(Attend a, siz
 // A block is one head of one token: the parts in order, sink, gate; its columns quantised where y wants it
 // and a head is whole spans.
 __global__ void merge_kernel(Attend a, size_t part_positions, Vectors y) {
+  wait_for_previous();
+  let_next_begin();
   extern __shared__ float weight[];  // [n_parts]
   __shared__ float room[33];
   const size_t t = blockIdx.x, head = blockIdx.y, last = a.tokens[t].position,
@@ -278,6 +282,8 @@ __device__ void stage(const LayerCache& cache, const __nv_bfloat16* keys, const 
 template <unsigned kDim>
 __global__ void __launch_bounds__(kPrefillWarps * 32, 1)
     flash_prefill_kernel(Attend a, size_t position, unsigned group, unsigned tokens_per_block) {
+  wait_for_previous();
+  let_next_begin();
   using P = Prefill<kDim>;
   extern __shared__ uint4 tiles[];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -422,13 +428,13 @@ void flash_decode(const Attend& a, size_t most_positions, const Vectors& y, cuda
                     static_cast<unsigned>(a.n_parts));
     const size_t room = kWarps * 16 * (dim() + 2) * sizeof(float);
     allow_shared(flash_decode_kernel<dim()>, room);
-    flash_decode_kernel<dim()><<<grid, kWarps * 32, room, stream>>>(a, part);
+    launch_overlapped("flash_decode", flash_decode_kernel<dim()>, grid, kWarps * 32, room, stream, a, part);
   });
   const dim3 heads(static_cast<unsigned>(a.n), static_cast<unsigned>(a.n_heads));
   const auto threads = static_cast<unsigned>(std::max<size_t>(32, a.value_dim / 4));
   allow_shared(merge_kernel, a.n_parts * sizeof(float));
-  merge_kernel<<<heads, threads, a.n_parts * sizeof(float), stream>>>(a, part, y);
-  check_launch("flash_decode");
+  launch_overlapped("flash_merge", merge_kernel, heads, threads, a.n_parts * sizeof(float), stream, a, part,
+                    y);
 }
 
 void flash_prefill(const Attend& a, size_t position, cudaStream_t stream) {
@@ -437,10 +443,9 @@ void flash_prefill(const Attend& a, size_t position, cudaStream_t stream) {
   with_dim(a.key_dim, [&](auto dim) {
     const dim3 grid(static_cast<unsigned>((a.n + tokens - 1) / tokens), static_cast<unsigned>(a.n_kv_heads));
     allow_shared(flash_prefill_kernel<dim()>, Prefill<dim()>::kBytes);
-    flash_prefill_kernel<dim()>
-        <<<grid, kPrefillWarps * 32, Prefill<dim()>::kBytes, stream>>>(a, position, group, tokens);
+    launch_overlapped("flash_prefill", flash_prefill_kernel<dim()>, grid, kPrefillWarps * 32,
+                      Prefill<dim()>::kBytes, stream, a, position, group, tokens);
   });
-  check_launch("flash_prefill");
 }
 
 }  // namespace moeflux::cuda

@@ -1,3 +1,4 @@
+#include "cuda/overlap.cuh"
 #include "cuda/pointwise.h"
 #include "cuda/reduce.cuh"
 #include "cuda/span.cuh"
@@ -14,6 +15,8 @@ unsigned threads_for(size_t cols) {
 
 __global__ void rope_table_kernel(const TokenInfo* tokens, const float* inv_freq, unsigned half, float scale,
                                   float* cosine, float* sine) {
+  wait_for_previous();
+  let_next_begin();
   const unsigned t = blockIdx.x;
   const float position = static_cast<float>(tokens[t].position);
   for (unsigned i = threadIdx.x; i < half; i += blockDim.x) {
@@ -26,6 +29,8 @@ __global__ void rope_table_kernel(const TokenInfo* tokens, const float* inv_freq
 
 __global__ void rms_norm_kernel(const float* x, size_t x_stride, const uint32_t* rows, const float* w,
                                 float eps, Vectors out) {
+  wait_for_previous();
+  let_next_begin();
   __shared__ float room[33];
   const size_t t = blockIdx.x, from = rows ? rows[t] : t;
   const unsigned cols = static_cast<unsigned>(out.cols);
@@ -38,6 +43,8 @@ __global__ void rms_norm_kernel(const float* x, size_t x_stride, const uint32_t*
 }
 
 __global__ void add_kernel(float* x, const float* y, size_t n) {
+  wait_for_previous();
+  let_next_begin();
   const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < n) x[i] += y[i];
 }
@@ -49,21 +56,18 @@ unsigned blocks(size_t n) { return static_cast<unsigned>((n + kThreads - 1) / kT
 void rope_table(const TokenInfo* tokens, size_t n, const float* inv_freq, size_t half, float scale,
                 float* cosine, float* sine, cudaStream_t stream) {
   if (half == 0) return;
-  rope_table_kernel<<<static_cast<unsigned>(n), 64, 0, stream>>>(
-      tokens, inv_freq, static_cast<unsigned>(half), scale, cosine, sine);
-  check_launch("rope_table");
+  launch_overlapped("rope_table", rope_table_kernel, static_cast<unsigned>(n), 64, 0, stream, tokens,
+                    inv_freq, static_cast<unsigned>(half), scale, cosine, sine);
 }
 
 void rms_norm(const float* x, size_t x_stride, const uint32_t* rows, const float* w, float eps,
               const Vectors& out, cudaStream_t stream) {
-  rms_norm_kernel<<<static_cast<unsigned>(out.n), threads_for(out.cols), 0, stream>>>(x, x_stride, rows, w,
-                                                                                      eps, out);
-  check_launch("rms_norm");
+  launch_overlapped("rms_norm", rms_norm_kernel, static_cast<unsigned>(out.n), threads_for(out.cols), 0,
+                    stream, x, x_stride, rows, w, eps, out);
 }
 
 void add(float* x, const float* y, size_t n, cudaStream_t stream) {
-  add_kernel<<<blocks(n), kThreads, 0, stream>>>(x, y, n);
-  check_launch("add");
+  launch_overlapped("add", add_kernel, blocks(n), kThreads, 0, stream, x, y, n);
 }
 
 }  // namespace moeflux::cuda

@@ -1,4 +1,5 @@
 #include "cuda/numerics.cuh"
+#include "cuda/overlap.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/router.h"
 
@@ -79,6 +80,8 @@ __device__ void keep_best_groups(const Rule& rule, float* choice, float* groups,
 }
 
 __global__ void route_kernel(Rule rule, const float* logits, uint32_t* ids, float* weights) {
+  wait_for_previous();
+  let_next_begin();
   extern __shared__ float room[];
   const unsigned lane = threadIdx.x, n = rule.n_experts;
   float *score = room, *choice = room + n, *groups = choice + n;
@@ -129,8 +132,8 @@ void route(const RouterRule& rule, size_t n_experts, const float* logits, size_t
       rule.scaling,
       rule.kind == RouterRule::TopkSoftmax || rule.score_bias.empty() ? nullptr : rule.score_bias.data()};
   const size_t room = (2 * n_experts + rule.n_groups) * sizeof(float);
-  route_kernel<<<static_cast<unsigned>(n), kWarp, room, stream>>>(r, logits, ids, weights);
-  check_launch("route");
+  launch_overlapped("route", route_kernel, static_cast<unsigned>(n), kWarp, room, stream, r, logits, ids,
+                    weights);
 }
 
 }  // namespace moeflux::cuda

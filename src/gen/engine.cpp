@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/threads.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/host_experts.h"
 #include "cpu/reference_backend.h"
 #include "cuda/cuda_backend.h"
 #include "gen/generate.h"
@@ -33,22 +34,25 @@ KvType kv_type(const EngineOptions& o) {
   return type;
 }
 
+CpuOptions cpu_options(const EngineOptions& o) {
+  return {.precision = o.precision, .kv = kv_type(o), .ops = &choose_ops(o.isa), .threads = thread_count(o)};
+}
+
 std::unique_ptr<Backend> make_backend(const EngineOptions& o, const ModelConfig& config,
                                       const ModelWeights& weights, const ResidentWeights& resident,
                                       const Manifest& manifest, const MemoryPlan& plan) {
   const std::string& name = o.backend;
-  if (name == "cpu")
-    return make_cpu_backend(
-        config, weights,
-        {.precision = o.precision, .kv = kv_type(o), .ops = &choose_ops(o.isa), .threads = thread_count(o)});
+  if (name == "cpu") return make_cpu_backend(config, weights, cpu_options(o));
   if (name == "cpu-ref") return make_reference_backend(config, weights, o.precision);
   if (name == "cuda")
-    return make_cuda_backend(config, weights, resident.memory(), manifest,
-                             {.precision = o.precision,
-                              .kv = kv_type(o),
-                              .chunk = std::min(o.chunk, plan.ctx),
-                              .slot_bytes = plan.vram_slot_bytes,
-                              .policy = o.policy});
+    return make_cuda_backend(
+        config, weights, resident.memory(), manifest,
+        {.precision = o.precision,
+         .kv = kv_type(o),
+         .chunk = std::min(o.chunk, plan.ctx),
+         .slot_bytes = plan.vram_slot_bytes,
+         .policy = o.policy},
+        plan.vram_slot_bytes == plan.expert_bytes ? nullptr : make_host_experts(config, cpu_options(o)));
   std::string known;
   for (const std::string& b : backend_names()) known += (known.empty() ? "" : ", ") + b;
   fail(Errc::Unsupported, "there is no backend '{}' in this program; there is {}", name, known);
@@ -103,6 +107,12 @@ std::vector<std::string> runnable_backends() {
   } catch (const Error&) {  // there is no GPU, which is no failure here
   }
   return names;
+}
+
+EngineOptions on_backend(EngineOptions options, const std::string& backend) {
+  options.backend = backend;
+  if (backend != "cuda") options.vram.reset(), options.vram_share.reset();
+  return options;
 }
 
 std::string best_backend() {

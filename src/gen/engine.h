@@ -38,6 +38,8 @@ std::vector<std::string> backend_names();  // that there are, whether they can r
 std::vector<std::string> runnable_backends();
 // The fastest that can run here; says on stderr why it is not a GPU, where the program could use one.
 std::string best_backend();
+// The same on another backend; what only the first one has is left out.
+EngineOptions on_backend(EngineOptions options, const std::string& backend);
 std::vector<std::string> isa_names();  // "auto", and those that this processor can run, best first
 
 class Engine {

@@ -113,11 +113,7 @@ ExpertStore::ExpertStore(const Package& package, const StoreOptions& options)
     : package_(package), options_(options) {
   make_slots(options.budget_bytes);
   auto queue = make_read_queue(options.reads.queue, options.reads.depth);
-  if (options.register_memory) {
-    std::vector<std::span<std::byte>> memory;
-    for (const auto& [bytes, cls] : classes_) memory.push_back(cls->memory.bytes());
-    memory_registered_ = queue->register_memory(memory);
-  }
+  if (options.register_memory) memory_registered_ = queue->register_memory(memory());
   if (options.wrap_queue) queue = options.wrap_queue(std::move(queue));
   // A record's checksum is made as its bytes arrive: there is then little left to do after the last of them.
   const auto arrived = [this](uint64_t tag, std::span<const std::byte> bytes) {
@@ -196,6 +192,12 @@ uint64_t ExpertStore::slot_bytes() const {
   uint64_t sum = 0;
   for (const auto& [bytes, cls] : classes_) sum += bytes * cls->slots.size();
   return sum;
+}
+
+std::vector<std::span<std::byte>> ExpertStore::memory() const {
+  std::vector<std::span<std::byte>> all;
+  for (const auto& [bytes, cls] : classes_) all.push_back(cls->memory.bytes());
+  return all;
 }
 
 StoreStats ExpertStore::stats() const {
