@@ -26,7 +26,7 @@ class Golden : public testing::TestWithParam<std::string> {};
 
 TEST_P(Golden, SyntheticCheckpointEqualsTheReference) {
   const fs::path golden = test::data_folder() / "goldens" / GetParam() / "golden.safetensors";
-  for (const std::string& backend : backend_names())
+  for (const std::string& backend : runnable_backends())
     expect_all_pass(
         verify_golden(test::golden_package(GetParam()), with(backend, Precision::Exact), golden, 0));
 }
@@ -119,7 +119,7 @@ TEST_P(Variant, EqualsTheReference) {
   ConvertOptions options;
   options.width = {Width::Keep, Width::Keep, 64};
   convert_package(open_source(temp / "checkpoint", temp / "package", false, true), temp / "package", options);
-  for (const std::string& backend : backend_names())
+  for (const std::string& backend : runnable_backends())
     expect_all_pass(
         verify_golden(temp / "package", with(backend, Precision::Exact), source / "golden.safetensors", 0));
 }
@@ -137,7 +137,7 @@ TEST_P(QuantisedGolden, KeptWeightsEqualTheReference) {
   const ConvertResult r =
       convert_package(open_source(source, temp / "package", false, true), temp / "package", options);
   EXPECT_TRUE(r.manifest.error.empty());  // nothing was rounded
-  for (const std::string& backend : backend_names())
+  for (const std::string& backend : runnable_backends())
     expect_all_pass(
         verify_golden(temp / "package", with(backend, Precision::Exact), source / "golden.safetensors", 0));
 }
@@ -148,7 +148,7 @@ TEST_P(QuantisedGolden, FastPrecisionKeepsItsBoundStageByStage) {
   ConvertOptions options;
   options.width = {Width::Keep, Width::Keep, 64};
   convert_package(open_source(source, temp / "package", false, true), temp / "package", options);
-  for (const std::string& backend : backend_names()) {
+  for (const std::string& backend : runnable_backends()) {
     const auto items =
         verify_golden(temp / "package", with(backend, Precision::Fast), source / "golden.safetensors", 0);
     expect_all_pass(items);

@@ -22,6 +22,16 @@ std::string format_count(double count) {
   return unit == 0 ? fmt::format("{:.0f}", count) : fmt::format("{:.2f}{}", count, kUnits[unit]);
 }
 
+double parse_share(std::string_view text) {
+  double percent = 0;
+  const char* end = text.data() + text.size() - (text.ends_with('%') ? 1 : 0);
+  const auto [at, err] = std::from_chars(text.data(), end, percent);
+  if (!text.ends_with('%') || err != std::errc() || at != end || !(percent > 0 && percent <= 100))
+    fail(Errc::InvalidArgument, "'{}' is not a share of the experts: write for example 25%, at most 100%",
+         text);
+  return percent / 100;
+}
+
 uint64_t parse_bytes(std::string_view text) {
   double value = 0;
   const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), value);

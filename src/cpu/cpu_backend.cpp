@@ -17,22 +17,14 @@ constexpr size_t kSweepLeases = 8;
 
 }  // namespace
 
-// One expert (or dense part) of a layer and the tokens that go through it; results go to out, token by token.
-struct CpuBackend::ExpertInput {
-  MlpWeights w;
-  Activation activation;
-  const uint32_t* pick;  // null: all tokens
-  size_t n;
-  float* out;
-};
-
 CpuBackend::CpuBackend(const ModelConfig& model, const ModelWeights& weights, const CpuOptions& options)
     : m_(model),
       w_(weights),
       ops_(*options.ops),
       kv_(options.kv),
       pool_(options.threads),
-      products_(ops_, pool_, options.precision) {
+      products_(ops_, pool_, options.precision),
+      feed_forward_(model, products_) {
   const DeltaConfig& d = m_.delta;
   for (const LayerWeights& layer : w_.layers) {
     std::vector<float>& taps = conv_taps_.emplace_back(layer.delta.conv.size());
@@ -155,29 +147,6 @@ void CpuBackend::route(Step& step, const LayerWeights& layer) {
   }
 }
 
-// Gate, up and activation of all inputs in one region, down in a second one.
-void CpuBackend::feed_forward(std::span<const ExpertInput> inputs, const Panel& h) {
-  size_t rows = 0, width = 0;
-  for (const ExpertInput& in : inputs) {
-    rows += in.n;
-    width = std::max(width, in.w.gate.w.rows);
-  }
-  const Panel room = hidden_.make(rows, width);
-  std::vector<GatedProduct> up;
-  std::vector<Product> down;
-  size_t at = 0;
-  for (const ExpertInput& in : inputs) {
-    const size_t cols = in.w.gate.w.rows, spans = span_count(width);
-    const Panel hidden{
-        in.n, cols, room.f + at * width, cols, room.q + at * spans * 64, room.scale + at * spans};
-    up.push_back({&in.w, in.activation, m_.moe.clamp, h, in.pick, in.n, hidden});
-    down.push_back({in.w.down.w, in.w.down.bias, hidden, nullptr, in.n, in.out, m_.d_model});
-    at += in.n;
-  }
-  products_.run(up);
-  products_.run(down);
-}
-
 void CpuBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
   CpuStep& s = own(step);
   const MoeConfig& moe = m_.moe;
@@ -209,7 +178,7 @@ void CpuBackend::complete_experts(Step& step, const LayerWeights& layer, ExpertS
   std::vector<ExpertInput> inputs;
   if (shared) inputs.push_back({layer.shared, Activation::Swiglu, nullptr, s.n, shared});
   if (shared && !s.demand->any_ready()) {  // there is something to do before the first expert arrives
-    feed_forward(inputs, s.h);
+    feed_forward_.run(inputs, s.h);
     inputs.clear();
   }
   // What is there is computed while the rest is on its way. In a sweep few at a time: their slots are then
@@ -222,7 +191,7 @@ void CpuBackend::complete_experts(Step& step, const LayerWeights& layer, ExpertS
                         &picks_[first_pick_[e]], first_pick_[e + 1] - first_pick_[e],
                         each + first_pick_[e] * d});
     }
-    feed_forward(inputs, s.h);
+    feed_forward_.run(inputs, s.h);
     inputs.clear();
     leases.clear();
   }
@@ -271,7 +240,7 @@ void CpuBackend::mlp(Step& step, const LayerWeights& layer) {
   norm(s.x, s.n, layer.mlp_norm, m_.norm_eps, h);
   float* y = y_.get(s.n * m_.d_model);
   const ExpertInput input{layer.dense, Activation::Swiglu, nullptr, s.n, y};
-  feed_forward({&input, 1}, h);
+  feed_forward_.run({&input, 1}, h);
   fetch_next_layer(s, layer);
   add_to_residual(s, y);
   tap(s, "mlp", layer.index, s.x, s.n, m_.d_model);

@@ -4,7 +4,7 @@
 
 #include "cpu/cpu_backend.h"
 #include "cpu/cpu_sequence.h"
-#include "cpu/products.h"
+#include "cpu/feed_forward.h"
 
 namespace moeflux {
 
@@ -79,15 +79,13 @@ class CpuBackend : public Backend {
   void attend_parts(const Queries& q, size_t head, size_t first, size_t n, size_t worker);
   void attend_split(const Queries& q, size_t blocks, size_t parts);
 
-  struct ExpertInput;
-  void feed_forward(std::span<const ExpertInput> inputs, const Panel& h);
-
   const ModelConfig& m_;
   const ModelWeights& w_;
   const Ops& ops_;
   const KvType kv_;
   WorkerPool pool_;
   Products products_;
+  FeedForward feed_forward_;
   std::vector<std::vector<float>> conv_taps_;  // per layer: [conv_width, channels]
 
   // Working memory of the step under way.

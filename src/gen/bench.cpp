@@ -60,7 +60,8 @@ class TouchCounter {
                   count(t);
                   return false;
                 },
-            .only_routes = true};
+            .only_routes = true,
+            .late = true};
   }
 
  private:

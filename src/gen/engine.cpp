@@ -6,7 +6,9 @@
 #include "base/memory.h"
 #include "base/threads.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/host_experts.h"
 #include "cpu/reference_backend.h"
+#include "cuda/cuda_backend.h"
 #include "gen/generate.h"
 
 namespace moeflux {
@@ -32,22 +34,41 @@ KvType kv_type(const EngineOptions& o) {
   return type;
 }
 
+CpuOptions cpu_options(const EngineOptions& o) {
+  return {.precision = o.precision, .kv = kv_type(o), .ops = &choose_ops(o.isa), .threads = thread_count(o)};
+}
+
 std::unique_ptr<Backend> make_backend(const EngineOptions& o, const ModelConfig& config,
-                                      const ModelWeights& weights) {
+                                      const ModelWeights& weights, const ResidentWeights& resident,
+                                      const Manifest& manifest, const MemoryPlan& plan) {
   const std::string& name = o.backend;
-  if (name == "cpu")
-    return make_cpu_backend(
-        config, weights,
-        {.precision = o.precision, .kv = kv_type(o), .ops = &choose_ops(o.isa), .threads = thread_count(o)});
+  if (name == "cpu") return make_cpu_backend(config, weights, cpu_options(o));
   if (name == "cpu-ref") return make_reference_backend(config, weights, o.precision);
+  if (name == "cuda")
+    return make_cuda_backend(
+        config, weights, resident.memory(), manifest,
+        {.precision = o.precision,
+         .kv = kv_type(o),
+         .chunk = std::min(o.chunk, plan.ctx),
+         .slot_bytes = plan.vram_slot_bytes,
+         .policy = o.policy},
+        plan.vram_slot_bytes == plan.expert_bytes ? nullptr : make_host_experts(config, cpu_options(o)));
   std::string known;
   for (const std::string& b : backend_names()) known += (known.empty() ? "" : ", ") + b;
   fail(Errc::Unsupported, "there is no backend '{}' in this program; there is {}", name, known);
 }
 
-PlanRequest plan_request(const EngineOptions& o) {
+PlanRequest plan_request(const EngineOptions& o, const Manifest& manifest) {
+  std::optional<uint64_t> vram = o.vram, device_free;
+  if (o.vram_share)
+    vram = static_cast<uint64_t>(*o.vram_share * static_cast<double>(manifest.expert_bytes()));
+  if (o.backend == "cuda")
+    device_free = cuda_device().free_bytes;
+  else if (vram)
+    fail(Errc::InvalidArgument, "--vram is for the backend cuda; this is {}", o.backend);
   return {.ram = o.ram,
-          .vram = {},
+          .vram = vram,
+          .device_free = device_free,
           .ctx = o.ctx,
           .max_memory = o.max_memory,
           .available = available_memory(),
@@ -76,21 +97,48 @@ std::vector<std::string> isa_names() {
   return names;
 }
 
-std::vector<std::string> backend_names() { return {"cpu", "cpu-ref"}; }
+std::vector<std::string> backend_names() { return {"cpu", "cpu-ref", "cuda"}; }
+
+std::vector<std::string> runnable_backends() {
+  std::vector<std::string> names = {"cpu", "cpu-ref"};
+  try {
+    cuda_device();
+    names.emplace_back("cuda");
+  } catch (const Error&) {  // there is no GPU, which is no failure here
+  }
+  return names;
+}
+
+EngineOptions on_backend(EngineOptions options, const std::string& backend) {
+  options.backend = backend;
+  if (backend != "cuda") options.vram.reset(), options.vram_share.reset();
+  return options;
+}
+
+std::string best_backend() {
+  if (!built_with_cuda()) return "cpu";
+  try {
+    cuda_device();
+    return "cuda";
+  } catch (const Error& e) {
+    fmt::print(stderr, "computing on the CPU: {}\n", e.what());
+    return "cpu";
+  }
+}
 
 Engine::Engine(const fs::path& package, const EngineOptions& options)
     : options_(options),
       package_(package, options.stripes),
       config_(matched_config(package_)),
-      plan_(make_plan(config_, package_.manifest(), plan_request(options))),
+      plan_(make_plan(config_, package_.manifest(), plan_request(options, package_.manifest()))),
       drive_(probe_drive(package_.record_files(), options.reads)),
       resident_(package_, thread_count(options)),
       weights_(bind_weights(config_, package_.manifest(), resident_)),
       store_(package_, store_options(options, plan_, drive_.settings)),
-      backend_(make_backend(options, config_, weights_)),
+      backend_(make_backend(options, config_, weights_, resident_, package_.manifest(), plan_)),
       model_(config_, weights_, *backend_, store_, options.prefetch, options.trace.get()) {}
 
-void Engine::load_experts() { store_.load_all(); }
+void Engine::load_experts() { backend_->load_experts(store_); }
 size_t Engine::threads() const { return thread_count(options_); }
 
 std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> tokens, size_t rows,

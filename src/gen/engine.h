@@ -14,6 +14,8 @@ struct EngineOptions {
   std::string backend = "cpu";
   Precision precision = Precision::Fast;
   std::optional<uint64_t> ram = {}, max_memory = {};
+  std::optional<uint64_t> vram = {};      // bytes of expert slots on the GPU; absent: what is available
+  std::optional<double> vram_share = {};  // in place of vram: of all experts
   uint64_t ctx = 0;
   uint64_t chunk = kDefaultChunk;  // tokens of a prefill step
   uint64_t logit_rows = 1;         // rows of logits that are held at once: the plan leaves room for them
@@ -31,7 +33,13 @@ struct EngineOptions {
   decltype(StoreOptions::wrap_queue) wrap_queue = {};  // for tests
 };
 
-std::vector<std::string> backend_names();
+std::vector<std::string> backend_names();  // that there are, whether they can run here or not
+// Those that can run on this machine.
+std::vector<std::string> runnable_backends();
+// The fastest that can run here; says on stderr why it is not a GPU, where the program could use one.
+std::string best_backend();
+// The same on another backend; what only the first one has is left out.
+EngineOptions on_backend(EngineOptions options, const std::string& backend);
 std::vector<std::string> isa_names();  // "auto", and those that this processor can run, best first
 
 class Engine {

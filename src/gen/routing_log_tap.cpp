@@ -20,13 +20,15 @@ RoutingShape routing_shape(const ModelConfig& config, const Manifest& manifest) 
 }
 
 Tap routing_log_tap(RoutingLogWriter& log) {
-  return {[&log, ids = std::vector<uint32_t>()](const TapTensor& t) mutable {
-            ids.clear();
-            for (const float id : t.values) ids.push_back(static_cast<uint32_t>(id));
-            log.add(static_cast<uint32_t>(t.layer), ids);
-            return false;
-          },
-          true};
+  return {.call =
+              [&log, ids = std::vector<uint32_t>()](const TapTensor& t) mutable {
+                ids.clear();
+                for (const float id : t.values) ids.push_back(static_cast<uint32_t>(id));
+                log.add(static_cast<uint32_t>(t.layer), ids);
+                return false;
+              },
+          .only_routes = true,
+          .late = true};
 }
 
 }  // namespace moeflux

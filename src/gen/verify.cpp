@@ -271,8 +271,8 @@ std::vector<VerifyItem> verify_golden(const fs::path& package, const EngineOptio
   const GoldenFile file(golden);
   if (options.precision == Precision::Fast) {
     // Small errors flip routes, so fast precision is judged stage by stage on exact inputs, not end to end.
-    EngineOptions exact = options;
-    exact.backend = "cpu-ref";
+    EngineOptions exact = on_backend(options, "cpu-ref");
+    exact.kv.reset();
     exact.precision = Precision::Exact;
     return verify_against(package, options, exact, golden, bound);
   }

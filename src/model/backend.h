@@ -64,6 +64,7 @@ struct TapTensor {
 struct Tap {
   std::function<bool(const TapTensor&)> call = {};
   bool only_routes = false;  // sees topk_ids alone, and the step spends nothing on the rest
+  bool late = false;         // changes nothing, and may be told when the step is over
 
   bool wants(std::string_view name) const { return call && (!only_routes || name == "topk_ids"); }
   explicit operator bool() const { return call && !only_routes; }  // sees everything
@@ -101,6 +102,13 @@ class Backend {
   virtual std::span<const uint32_t> guess(Step& step, const LayerWeights& later) = 0;
   virtual void mlp(Step& step, const LayerWeights& layer) = 0;  // x += mlp(norm(x)): dense layers
   virtual void logits(Step& step, std::span<float> out) = 0;    // [logit_rows, n_vocab]
+
+  // Brings experts to where they are computed, as many as there is room for; the others come as they are
+  // needed.
+  virtual void load_experts(ExpertStore& store) { store.load_all(); }
+  // Has this expert in memory of its own: nobody will ask the store for it soon.
+  virtual bool holds(ExpertKey) const { return false; }
+  virtual bool holds_all() const { return false; }
 };
 
 // Bytes of KV cache and recurrent state of one sequence of `capacity` tokens, and of one attention layer's

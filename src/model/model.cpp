@@ -61,12 +61,13 @@ Tap chain_taps(Tap first, Tap second) {
   if (!first.call) return second;
   if (!second.call) return first;
   const bool only_routes = first.only_routes && second.only_routes;
+  const bool first_late = first.late, second_late = second.late;
   const auto both = [first = std::move(first), second = std::move(second)](const TapTensor& t) {
     const bool changed_first = first.wants(t.name) && first.call(t);
     const bool changed_second = second.wants(t.name) && second.call(t);
     return changed_first || changed_second;
   };
-  return {.call = both, .only_routes = only_routes};
+  return {.call = both, .only_routes = only_routes, .late = first_late && second_late};
 }
 
 RouterRule router_rule(const MoeConfig& moe, Vector score_bias) {

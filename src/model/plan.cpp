@@ -10,6 +10,8 @@ namespace moeflux {
 namespace {
 
 constexpr uint64_t kProgramBytes = 32u << 20;  // code, tables, stacks
+constexpr uint64_t kDeviceReserve = 1u << 30;  // of a GPU: its driver's own, tables, what rounding takes
+constexpr uint64_t kPassingBytes = 1u << 30;   // of RAM slots, where all experts are on the GPU
 
 // A panel of vectors as products take it: floats, int8, and the scales of 64 columns.
 uint64_t panel_bytes(uint64_t width) { return width * 4 + (width + 63) / 64 * (64 + sizeof(SpanScale)); }
@@ -26,13 +28,34 @@ void add_parameters(const ModelConfig& m, const Manifest& manifest, MemoryPlan& 
       resident + sparse * m.moe.top_k * per_expert - (m.tied_embeddings ? 0 : m.n_vocab * m.d_model);
 }
 
+// With a GPU: weights, KV cache and activations first, then expert slots.
+void place_on_device(const PlanRequest& r, const Manifest& manifest, MemoryPlan& plan) {
+  const uint64_t fixed = plan.resident_bytes + plan.kv_bytes + plan.overhead_bytes + kDeviceReserve;
+  const uint64_t least = ExpertStore::least_budget(manifest);
+  const uint64_t left = *r.device_free > fixed ? *r.device_free - fixed : 0;
+  plan.vram_slot_bytes = std::min(std::max(r.vram.value_or(left), least), plan.expert_bytes);
+  plan.device_bytes = checked_add(fixed, plan.vram_slot_bytes, "memory plan");
+  if (plan.device_bytes > *r.device_free && r.refuse)
+    fail(
+        Errc::OutOfMemory,
+        "the GPU has {} free, but {} are needed: resident weights {}, KV cache for {} tokens {}, activations "
+        "and reserve {}, expert slots {} (at least {}); a smaller --vram, --ctx or --chunk needs less",
+        format_bytes(*r.device_free), format_bytes(plan.device_bytes), format_bytes(plan.resident_bytes),
+        plan.ctx, format_bytes(plan.kv_bytes), format_bytes(plan.overhead_bytes + kDeviceReserve),
+        format_bytes(plan.vram_slot_bytes), format_bytes(least));
+}
+
 void place_experts(const PlanRequest& r, const Manifest& manifest, MemoryPlan& plan) {
-  const uint64_t fixed = plan.resident_bytes + plan.kv_bytes + plan.overhead_bytes;
+  if (r.device_free) place_on_device(r, manifest, plan);
+  const uint64_t fixed = r.device_free ? plan.resident_bytes + kProgramBytes
+                                       : plan.resident_bytes + plan.kv_bytes + plan.overhead_bytes;
   const uint64_t limit = std::min(r.available, r.max_memory.value_or(UINT64_MAX));
   const uint64_t least = ExpertStore::least_budget(manifest);
-  plan.vram_slot_bytes = std::min(r.vram.value_or(0), plan.expert_bytes);
+  if (!r.device_free) plan.vram_slot_bytes = std::min(r.vram.value_or(0), plan.expert_bytes);
   plan.ram_slot_bytes = r.ram ? *r.ram : limit > fixed ? limit - fixed : 0;
   plan.ram_slot_bytes = std::min(plan.ram_slot_bytes, plan.expert_bytes);
+  if (r.device_free && !r.ram && plan.vram_slot_bytes == plan.expert_bytes)  // experts only pass through
+    plan.ram_slot_bytes = std::min(plan.ram_slot_bytes, std::max(kPassingBytes, least));
   if (!r.refuse) plan.ram_slot_bytes = std::max(plan.ram_slot_bytes, least);
   plan.host_bytes = checked_add(fixed, plan.ram_slot_bytes, "memory plan");
   plan.fits = plan.host_bytes <= limit;

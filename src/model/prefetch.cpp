@@ -32,7 +32,7 @@ Prefetcher::Prefetcher(const ModelConfig& config, const ModelWeights& weights, B
 }
 
 bool Prefetcher::guessing() const {
-  if (store_.holds_all() || options_.mode == PrefetchOptions::Mode::Off) return false;
+  if (nothing_to_read() || options_.mode == PrefetchOptions::Mode::Off) return false;
   return options_.mode == PrefetchOptions::Mode::On || (worth_a_trial_ && governor_.on());
 }
 
@@ -40,19 +40,23 @@ bool Prefetcher::observing() const {
   return options_.mode == PrefetchOptions::Mode::Auto && n_decoded_ < kObservedTokens;
 }
 
+void Prefetcher::add_key(ExpertKey key) {
+  if (!backend_.holds(key)) keys_.push_back(key);
+}
+
 void Prefetcher::expect_next(Step& step, const LayerWeights& layer, size_t n_tokens) {
-  if (store_.holds_all() || options_.mode == PrefetchOptions::Mode::Off) return;
+  if (nothing_to_read() || options_.mode == PrefetchOptions::Mode::Off) return;
   const uint32_t number = number_[layer.index];
   if (n_tokens <= kGuessTokens) predictor_.chosen(number, backend_.chosen(step));
   if (number + 1 == sparse_.size()) return;
   // Fewer picks than twice the experts leave a part of the layer untouched: not worth reading all of it.
   if (n_tokens > kSweepTokens && n_tokens * config_.moe.top_k >= 2 * config_.moe.n_experts) {
     keys_.clear();
-    for (uint64_t e = 0; e < config_.moe.n_experts; ++e) keys_.push_back({sparse_[number + 1]->index, e});
+    for (uint64_t e = 0; e < config_.moe.n_experts; ++e) add_key({sparse_[number + 1]->index, e});
     store_.expect(keys_, ExpertStore::Use::Sweep);
   } else if (n_tokens <= kGuessTokens && (guessing() || observing())) {
     keys_.clear();
-    for (const uint32_t id : guess(step, number + 1)) keys_.push_back({sparse_[number + 1]->index, id});
+    for (const uint32_t id : guess(step, number + 1)) add_key({sparse_[number + 1]->index, id});
     if (guessing()) store_.expect(keys_, ExpertStore::Use::Decode);
   }
 }
@@ -70,7 +74,7 @@ std::span<const uint32_t> Prefetcher::guess(Step& step, uint32_t next) {
 }
 
 void Prefetcher::step_done(size_t n_tokens, double seconds) {
-  if (n_tokens != 1 || store_.holds_all() || options_.mode != PrefetchOptions::Mode::Auto) return;
+  if (n_tokens != 1 || nothing_to_read() || options_.mode != PrefetchOptions::Mode::Auto) return;
   if (++n_decoded_ == kObservedTokens) judge_guesses();
   if (n_decoded_ == kJudgeAgain) {
     n_decoded_ = 0;

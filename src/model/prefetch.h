@@ -31,8 +31,10 @@ class Prefetcher {
   const ExpertPredictor& predictor() const { return predictor_; }
 
  private:
+  bool nothing_to_read() const { return store_.holds_all() || backend_.holds_all(); }
   bool observing() const;  // guesses are made, to see how good they are
   void judge_guesses();
+  void add_key(ExpertKey key);  // unless the backend holds the expert itself
   std::span<const uint32_t> guess(Step& step, uint32_t next);
 
   const ModelConfig& config_;

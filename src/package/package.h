@@ -65,6 +65,7 @@ class ResidentWeights {
 
   const std::byte* find(const std::string& name) const;  // null where there is none
   uint64_t bytes() const { return buffer_.size(); }
+  std::span<const std::byte> memory() const { return buffer_.bytes(); }
 
  private:
   AlignedBuffer buffer_;

@@ -207,6 +207,12 @@ uint64_t ExpertStore::slot_bytes() const {
   return sum;
 }
 
+std::vector<std::span<std::byte>> ExpertStore::memory() const {
+  std::vector<std::span<std::byte>> all;
+  for (const auto& [bytes, cls] : classes_) all.push_back(cls->memory.bytes());
+  return all;
+}
+
 StoreStats ExpertStore::stats() const {
   const std::lock_guard lock(mutex_);
   return stats_;

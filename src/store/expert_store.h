@@ -112,6 +112,7 @@ class ExpertStore {
   size_t slots_for(uint64_t layer) const;        // in the class of this layer's experts
   StoreStats stats() const;
   uint64_t slot_bytes() const;
+  std::vector<std::span<std::byte>> memory() const;  // of all slots, for who wants to register it
   std::string_view queue_name() const { return loader_->queue_name(); }
   uint64_t registered_bytes() const { return registered_->registered_bytes(); }  // of slots, with the kernel
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 
 #include "base/json.h"
@@ -16,11 +15,11 @@ namespace {
 struct Budget {  // of expert slots; neither: what is available
   std::string text = "available";
   std::optional<uint64_t> bytes = {};
-  std::optional<double> percent = {};  // of all experts
+  std::optional<double> share = {};  // of all experts
 
   std::optional<uint64_t> of(uint64_t expert_bytes) const {
-    if (!percent) return bytes;
-    return static_cast<uint64_t>(*percent / 100 * static_cast<double>(expert_bytes));
+    if (!share) return bytes;
+    return static_cast<uint64_t>(*share * static_cast<double>(expert_bytes));
   }
 };
 
@@ -106,13 +105,7 @@ void bench_model(const Options& o) {
 
 Budget parse_budget(const std::string& text) {
   if (!text.ends_with('%')) return {.text = text, .bytes = parse_bytes(text)};
-  double percent = 0;
-  const char* end = text.data() + text.size() - 1;
-  const auto [at, err] = std::from_chars(text.data(), end, percent);
-  if (err != std::errc() || at != end || !(percent > 0 && percent <= 100))
-    fail(Errc::InvalidArgument, "'{}' is not a share of the experts: write for example 25%, at most 100%",
-         text);
-  return {.text = text, .percent = percent};
+  return {.text = text, .share = parse_share(text)};
 }
 
 // An option whose value `parse` understands or refuses with an Error.

@@ -31,15 +31,18 @@ struct Unsuccessful {};
 CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std::optional<uint64_t>& into,
                               const std::string& help);
 
+// "auto" is the fastest that can run here.
+std::string backend_from_string(const std::string& text);
 Precision precision_from_string(const std::string& text);
 
 // How a command runs a model, as the user gives it.
 struct EngineArguments {
-  std::string backend = "cpu", precision = "fast", kv, isa = "auto";
+  std::string backend = "auto", precision = "fast", kv, isa = "auto";
   uint64_t ctx = 0, chunk = kDefaultChunk;
   size_t threads = 0;
   bool no_check_reads = false, no_register_memory = false;
-  std::optional<uint64_t> ram, max_memory;
+  std::optional<uint64_t> ram, max_memory, vram;
+  std::optional<double> vram_share;
   std::vector<std::string> stripes;
   std::string read_queue = "auto", direct = "auto", policy = policy_names().front(), prefetch = "auto",
               guess_by = "both";

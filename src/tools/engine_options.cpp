@@ -20,17 +20,38 @@ PrefetchOptions prefetch_options(const EngineArguments& a) {
           .previous = a.guess_by != "router"};
 }
 
+std::vector<std::string> backend_choices() {
+  std::vector<std::string> names = backend_names();
+  names.insert(names.begin(), "auto");
+  return names;
+}
+
+void parse_vram(const std::string& text, EngineArguments& into) {
+  try {
+    if (text.ends_with('%'))
+      into.vram_share = parse_share(text);
+    else
+      into.vram = parse_bytes(text);
+  } catch (const Error& e) {
+    throw CLI::ValidationError("--vram", e.what());
+  }
+}
+
 }  // namespace
+
+std::string backend_from_string(const std::string& text) { return text == "auto" ? best_backend() : text; }
 
 EngineOptions EngineArguments::options() const {
   if (read_piece && (*read_piece < kLeastPiece || *read_piece > kMostPiece))
     throw CLI::ValidationError("--read-piece",
                                fmt::format("{} is not between {} and {}", format_bytes(*read_piece),
                                            format_bytes(kLeastPiece), format_bytes(kMostPiece)));
-  return {.backend = backend,
+  return {.backend = backend_from_string(backend),
           .precision = precision_from_string(precision),
           .ram = ram,
           .max_memory = max_memory,
+          .vram = vram,
+          .vram_share = vram_share,
           .ctx = ctx,
           .chunk = chunk,
           .threads = threads,
@@ -102,13 +123,18 @@ void add_streaming_options(CLI::App& app, EngineArguments& into) {
 }  // namespace
 
 void add_engine_options(CLI::App& app, EngineArguments& into) {
-  app.add_option("--backend", into.backend, "Backend")
-      ->check(CLI::IsMember(backend_names()))
+  app.add_option("--backend", into.backend,
+                 "cpu, cuda (a GPU), cpu-ref (the plain reference); auto: the fastest here")
+      ->check(CLI::IsMember(backend_choices()))
       ->capture_default_str();
   app.add_option("--precision", into.precision, "exact: float activations and KV; fast: int8 and bf16")
       ->check(CLI::IsMember({"exact", "fast"}))
       ->capture_default_str();
   add_bytes_option(app, "--ram", into.ram, "Expert slots in RAM (default: what is available)");
+  app.add_option_function<std::string>(
+         "--vram", [&into](const std::string& text) { parse_vram(text, into); },
+         "Expert slots on the GPU: bytes, or a share of all experts (default: what is available)")
+      ->type_name("8GiB|25%");
   add_bytes_option(app, "--max-memory", into.max_memory, "Cap on the memory in all");
   app.add_option("--ctx", into.ctx, "Context in tokens (default: the model's, at most 4096)")
       ->check(CLI::PositiveNumber);

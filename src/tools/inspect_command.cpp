@@ -269,7 +269,6 @@ void plan(const Options& o) {
   row("per token: resident", p.token_resident_bytes);
   row("per token: experts", p.token_expert_bytes);
   row("per token: read from SSD", p.token_missed_bytes, "if routing were uniform");
-  if (o.vram) fmt::print(stderr, "note: this program has no GPU backend; --vram is planned, not used\n");
 }
 
 }  // namespace

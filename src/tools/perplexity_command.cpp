@@ -66,10 +66,10 @@ void print_text(const PerplexityResult& r) {
 PerplexityMeter make_meter(const Options& o) {
   const PerplexityMeter::Subject subject{o.package, o.engine.options()};
   if (!o.has_reference()) return PerplexityMeter(subject);
-  EngineArguments reference = o.engine;
-  reference.backend = o.reference_backend.value_or(reference.backend);
-  reference.precision = o.reference_precision.value_or(reference.precision);
-  return PerplexityMeter(subject, {{o.reference.value_or(o.package), reference.options()}});
+  EngineOptions reference =
+      on_backend(subject.options, o.reference_backend.value_or(subject.options.backend));
+  if (o.reference_precision) reference.precision = precision_from_string(*o.reference_precision);
+  return PerplexityMeter(subject, {{o.reference.value_or(o.package), reference}});
 }
 
 void perplexity(const Options& o) {

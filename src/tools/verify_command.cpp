@@ -29,8 +29,7 @@ void verify(const Options& o) {
   if (o.against.empty()) {
     items = verify_golden(o.package, engine, o.golden, o.tolerance);
   } else {
-    EngineOptions reference = engine;
-    reference.backend = o.against;
+    EngineOptions reference = on_backend(engine, o.against);
     reference.precision = Precision::Exact;
     reference.kv.reset();
     items = verify_against(o.package, engine, reference, o.golden, o.tolerance);

@@ -1,0 +1,314 @@
+#include "cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/checked.h"
+#include "cuda/cuda_stages.h"
+#include "cuda/delta.h"
+#include "cuda/pointwise.h"
+#include "cuda/router.h"
+
+namespace moeflux {
+
+bool built_with_cuda() { return true; }
+
+CudaDevice cuda_device() {
+  const cuda::DeviceInfo d = cuda::open_device();
+  return {.name = d.name, .total_bytes = d.total_bytes, .free_bytes = d.free_bytes};
+}
+
+std::unique_ptr<Backend> make_cuda_backend(const ModelConfig& model, const ModelWeights& weights,
+                                           std::span<const std::byte> resident, const Manifest& manifest,
+                                           const CudaOptions& options, std::unique_ptr<HostExperts> host) {
+  return std::make_unique<cuda::CudaBackend>(model, weights, resident, manifest, options, std::move(host));
+}
+
+namespace cuda {
+namespace {
+
+CudaStep& own(Step& step) { return static_cast<CudaStep&>(step); }
+
+constexpr size_t kMostGraphTokens = 32;
+
+void refuse_sizes(const ModelConfig& m) {
+  const auto refuse = [](const char* what, uint64_t have, uint64_t most) {
+    if (have > most)
+      fail(Errc::Unsupported, "the backend cuda computes {} of up to {}, not {}", what, most, have);
+  };
+  if (m.has(Mixer::Attention)) refuse("attention heads", m.attention.head_dim, kMostValueDim);
+  if (m.has(Mixer::Mla)) refuse("latents", m.mla.kv_rank, kMostValueDim);
+  if (m.has(Mixer::DeltaNet)) refuse("delta-net keys", m.delta.key_dim, kMostDeltaKeyDim);
+  refuse("layers of experts", m.moe.n_experts, kMostRoutedExperts);
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
+                         std::span<const std::byte> resident, const Manifest& manifest,
+                         const CudaOptions& options, std::unique_ptr<HostExperts> host)
+    : m_(model),
+      w_(weights),
+      resident_(resident),
+      manifest_(manifest),
+      fast_(options.precision == Precision::Fast),
+      kv_(options.kv),
+      chunk_(options.chunk),
+      stream_((refuse_sizes(model), open_device(), make_stream())),
+      copies_(make_stream()),
+      copied_(make_event()),
+      computed_(make_event()),
+      weights_(resident.size(), "resident weights"),
+      inv_freq_(model.rope.inv_freq.size() * sizeof(float), "rotary frequencies"),
+      tier_(manifest, options.slot_bytes, options.policy),
+      host_experts_(std::move(host)) {
+  check_cuda(cudaMemcpy(weights_.as<>(), resident.data(), resident.size(), cudaMemcpyHostToDevice),
+             "copying the resident weights");
+  check_cuda(
+      cudaMemcpy(inv_freq_.as<>(), model.rope.inv_freq.data(), inv_freq_.size(), cudaMemcpyHostToDevice),
+      "copying the rotary frequencies");
+}
+
+CudaBackend::~CudaBackend() {
+  cudaStreamSynchronize(stream_.get());
+  cudaStreamSynchronize(copies_.get());
+}
+
+std::unique_ptr<Sequence> CudaBackend::make_sequence(size_t capacity) {
+  return std::make_unique<CudaSequence>(m_, capacity, kv_, chunk_, stream_.get());
+}
+
+void CudaBackend::wait() { check_cuda(cudaStreamSynchronize(stream_.get()), "the GPU"); }
+
+bool CudaBackend::tap(const CudaStep& s, std::string_view name, uint64_t layer, float* values, size_t rows,
+                      size_t cols) {
+  if (!s.tap.wants(name)) return false;
+  std::vector<float> host(rows * cols);
+  const size_t bytes = host.size() * sizeof(float);
+  wait();
+  check_cuda(cudaMemcpy(host.data(), values, bytes, cudaMemcpyDeviceToHost), "reading a stage's result");
+  if (!s.tap.call({name, layer, rows, cols, host})) return false;
+  check_cuda(cudaMemcpy(values, host.data(), bytes, cudaMemcpyHostToDevice), "changing a stage's result");
+  return true;
+}
+
+// -- graphs
+
+CudaStep::~CudaStep() {
+  if (!recording) return;
+  cudaGraph_t graph = nullptr;  // of a step that failed half-way
+  cudaStreamEndCapture(recording, &graph);
+  if (graph) cudaGraphDestroy(graph);
+}
+
+std::optional<GraphKey> CudaBackend::graph_key(const CudaStep& s) const {
+  const bool each_one = std::ranges::all_of(s.batch.slices, [](const Slice& x) { return x.count == 1; });
+  const bool looked_at = s.tap.call && !(s.tap.only_routes && s.tap.late);
+  if (!each_one || looked_at || s.n > kMostGraphTokens || s.batch.logit_rows.size() != s.n || !holds_all())
+    return {};
+  return GraphKey{s.n, context_bucket(s)};
+}
+
+// A step like others before: recorded the second time, when scratch memory has its size, then replayed for as
+// long as that stays where it is.
+void CudaBackend::choose_mode(CudaStep& s) {
+  const std::optional<GraphKey> key = graph_key(s);
+  if (!key) return;
+  s.key = *key;
+  const auto it = graphs_.find(*key);
+  if (it == graphs_.end() || it->second.moves != moves_.count) return;
+  s.mode = it->second.graph ? CudaStep::Mode::Replay : CudaStep::Mode::Record;
+}
+
+void CudaBackend::finish_recording(CudaStep& s) {
+  cudaGraph_t graph = nullptr;
+  check_cuda(cudaStreamEndCapture(std::exchange(s.recording, nullptr), &graph), "recording a step");
+  cudaGraphExec_t ready = nullptr;
+  const cudaError_t result = cudaGraphInstantiate(&ready, graph, 0);
+  cudaGraphDestroy(graph);
+  check_cuda(result, "making a graph of a step");
+  graphs_[s.key] = {Graph(ready), moves_.count};
+}
+
+void CudaBackend::tell_routes(const CudaStep& s) {
+  if (!s.tap.call) return;
+  const size_t k = m_.moe.top_k, each = s.n * k;
+  std::vector<uint32_t> ids(m_.n_layers() * each);
+  check_cuda(cudaMemcpy(ids.data(), ids_.get(0), ids.size() * sizeof(uint32_t), cudaMemcpyDeviceToHost),
+             "reading routes");
+  for (const LayerWeights& layer : w_.layers) {
+    if (!layer.config->sparse) continue;
+    const auto* first = ids.data() + layer.index * each;
+    std::vector<float> values(first, first + each);
+    s.tap.call({"topk_ids", layer.index, s.n, k, values});
+  }
+}
+
+// -- stages
+
+std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
+  auto s = std::make_unique<CudaStep>(batch, tap);
+  const size_t n = s->n, n_slices = batch.slices.size(), n_rows = batch.logit_rows.size();
+  const size_t slices_at = n * sizeof(TokenInfo), ids_at = slices_at + n_slices * sizeof(SliceInfo),
+               rows_at = ids_at + n * sizeof(uint32_t), bytes = rows_at + n_rows * sizeof(uint32_t);
+  wait();             // for what still reads the step before
+  tier_.unpin_all();  // of a step that failed half-way
+  if (staging_.size() < bytes) staging_ = PinnedBuffer(2 * bytes, "step");
+  auto* tokens = staging_.as<TokenInfo>();
+  auto* slices = reinterpret_cast<SliceInfo*>(staging_.as<>() + slices_at);
+  auto* ids = reinterpret_cast<uint32_t*>(staging_.as<>() + ids_at);
+  for (size_t i = 0; i < n_slices; ++i) {
+    const Slice& slice = batch.slices[i];
+    const auto& sequence = static_cast<const CudaSequence&>(*slice.sequence);
+    slices[i] = {sequence.layers(), static_cast<uint32_t>(slice.first), static_cast<uint32_t>(slice.count),
+                 static_cast<uint32_t>(sequence.position()), 0};
+    for (size_t t = slice.first; t < slice.first + slice.count; ++t)
+      tokens[t] = {sequence.layers(), batch.tokens[t],
+                   static_cast<uint32_t>(sequence.position() + t - slice.first)};
+  }
+  std::copy(batch.tokens.begin(), batch.tokens.end(), ids);
+  std::copy(batch.logit_rows.begin(), batch.logit_rows.end(),
+            reinterpret_cast<uint32_t*>(staging_.as<>() + rows_at));
+  std::byte* info = info_.get(bytes);
+  check_cuda(cudaMemcpyAsync(info, staging_.as<>(), bytes, cudaMemcpyHostToDevice, stream_.get()),
+             "copying a step's tokens");
+  choose_mode(*s);
+  if (s->mode == CudaStep::Mode::Replay) return s;
+  if (s->mode == CudaStep::Mode::Record) {
+    check_cuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "recording a step");
+    s->recording = stream_.get();
+  }
+  s->tokens = reinterpret_cast<const TokenInfo*>(info);
+  s->slices = reinterpret_cast<const SliceInfo*>(info + slices_at);
+  s->token_ids = reinterpret_cast<const uint32_t*>(info + ids_at);
+  s->logit_rows = reinterpret_cast<const uint32_t*>(info + rows_at);
+  s->x = x_.get(n * m_.d_model);
+  const size_t half = m_.rope.inv_freq.size();
+  float *cosine = rope_.get(2 * n * half), *sine = cosine + n * half;
+  s->rope = {cosine, sine, half, m_.rope.interleaved};
+  rope_table(s->tokens, n, inv_freq_.as<float>(), half, m_.rope.scale, cosine, sine, stream_.get());
+  return s;
+}
+
+void CudaBackend::embed(Step& step) {
+  CudaStep& s = own(step);
+  if (s.mode == CudaStep::Mode::Replay) return;
+  dequantise_rows(on_device(w_.embedding), s.token_ids, s.n, s.x, m_.d_model, stream_.get());
+  tap(s, "embed", 0, s.x, s.n, m_.d_model);
+}
+
+void CudaBackend::attention(Step& step, const LayerWeights& layer) {
+  CudaStep& s = own(step);
+  if (s.mode == CudaStep::Mode::Replay) return;
+  const Vectors h = h_.make(s.n, m_.d_model, fast_);
+  rms_norm(s.x, m_.d_model, nullptr, on_device(layer.attn_norm), m_.norm_eps, h, stream_.get());
+  switch (layer.config->mixer) {
+    case Mixer::Attention:
+      grouped_attention(s, layer, h);
+      break;
+    case Mixer::Mla:
+      latent_attention(s, layer, h);
+      break;
+    case Mixer::DeltaNet:
+      delta_net(s, layer, h);
+      break;
+  }
+  tap(s, "attention", layer.index, s.x, s.n, m_.d_model);
+}
+
+void CudaBackend::route(Step& step, const LayerWeights& layer) {
+  CudaStep& s = own(step);
+  if (s.mode == CudaStep::Mode::Replay) return;
+  const MoeConfig& moe = m_.moe;
+  s.h = h_.make(s.n, m_.d_model, fast_);
+  rms_norm(s.x, m_.d_model, nullptr, on_device(layer.mlp_norm), m_.norm_eps, s.h, stream_.get());
+  float* logits = router_.get(s.n * (moe.n_experts + 1));
+  float* gates = logits + s.n * moe.n_experts;  // of the shared expert
+  Product products[2] = {{.w = on_device(layer.router.w),
+                          .bias = on_device(layer.router.bias),
+                          .x = s.h,
+                          .out = logits,
+                          .out_stride = moe.n_experts,
+                          .exact = true}};
+  if (moe.shared_gated)
+    products[1] = {.w = on_device(layer.shared_gate), .x = s.h, .out = gates, .out_stride = 1, .exact = true};
+  linear(std::span(products, moe.shared_gated ? 2 : 1), stream_.get());
+  s.shared_gate = moe.shared_gated ? gates : nullptr;
+  tap(s, "router_logits", layer.index, logits, s.n, moe.n_experts);
+
+  RouterRule rule = router_rule(moe, layer.score_bias);
+  if (!rule.score_bias.empty()) rule.score_bias = {on_device(layer.score_bias), rule.score_bias.size()};
+  s.ids = ids_.get(m_.n_layers() * s.n * moe.top_k) + layer.index * s.n * moe.top_k;
+  s.weights = router_weights_.get(s.n * moe.top_k);
+  cuda::route(rule, moe.n_experts, logits, s.n, s.ids, s.weights, stream_.get());
+  tap_routes(s, layer.index);
+}
+
+void CudaBackend::tap_routes(CudaStep& s, uint64_t layer) {
+  if (!s.tap.wants("topk_ids") || s.mode != CudaStep::Mode::Eager) return;
+  const size_t k = m_.moe.top_k, bytes = s.n * k * sizeof(uint32_t);
+  std::vector<uint32_t> ids(s.n * k);
+  wait();
+  check_cuda(cudaMemcpy(ids.data(), s.ids, bytes, cudaMemcpyDeviceToHost), "reading routes");
+  std::vector<float> values(ids.begin(), ids.end());
+  if (s.tap.call({"topk_ids", layer, s.n, k, values})) {
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint32_t>(values[i]);
+    check_cuda(cudaMemcpy(s.ids, ids.data(), bytes, cudaMemcpyHostToDevice), "changing routes");
+  }
+  tap(s, "topk_weights", layer, s.weights, s.n, k);
+}
+
+std::span<const uint32_t> CudaBackend::chosen(const Step& step) const {
+  return static_cast<const CudaStep&>(step).host_ids;
+}
+
+std::span<const uint32_t> CudaBackend::guess(Step&, const LayerWeights&) { return {}; }
+
+void CudaBackend::logits(Step& step, std::span<float> out) {
+  CudaStep& s = own(step);
+  const size_t n = s.batch.logit_rows.size();
+  if (host_.size() < out.size_bytes()) {
+    host_ = PinnedBuffer(out.size_bytes(), "logits");
+    ++moves_.count;
+  }
+  if (s.mode != CudaStep::Mode::Replay) compute_logits(s);
+  if (s.mode == CudaStep::Mode::Record) finish_recording(s);
+  if (s.mode != CudaStep::Mode::Eager)
+    check_cuda(cudaGraphLaunch(graphs_.at(s.key).graph.get(), stream_.get()), "launching a step");
+  else if (const auto key = graph_key(s))  // the next one like it is recorded
+    graphs_[*key] = {Graph(), moves_.count};
+  if (n == 0) return;
+  wait();
+  std::memcpy(out.data(), host_.as<>(), out.size_bytes());
+  if (s.tap) s.tap.call({"logits", m_.n_layers(), n, m_.n_vocab, out});
+  if (s.mode != CudaStep::Mode::Eager) tell_routes(s);
+}
+
+// The logits that are wanted, to host_.
+void CudaBackend::compute_logits(CudaStep& s) {
+  const size_t n = s.batch.logit_rows.size(), d = m_.d_model;
+  Vectors h;
+  if (s.tap) {  // sees all rows
+    const Vectors all = h_.make(s.n, d, fast_);
+    rms_norm(s.x, d, nullptr, on_device(w_.final_norm), m_.norm_eps, all, stream_.get());
+    if (tap(s, "final_norm", m_.n_layers(), all.f, s.n, d) && fast_) quantise(all, stream_.get());
+    h = all;
+  } else if (n) {
+    h = wanted_.make(n, d, fast_);
+    rms_norm(s.x, d, s.logit_rows, on_device(w_.final_norm), m_.norm_eps, h, stream_.get());
+  }
+  if (n == 0) return;
+  float* result = logits_.get(n * m_.n_vocab);
+  Product p{.w = on_device(w_.head), .x = h, .out = result, .out_stride = m_.n_vocab, .exact = !fast_};
+  if (s.tap) {
+    p.pick = s.logit_rows;
+    p.n_picks = n;
+  }
+  linear(p, stream_.get());
+  check_cuda(cudaMemcpyAsync(host_.as<>(), result, n * m_.n_vocab * sizeof(float), cudaMemcpyDeviceToHost,
+                             stream_.get()),
+             "reading the logits");
+}
+
+}  // namespace cuda
+}  // namespace moeflux

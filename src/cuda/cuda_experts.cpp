@@ -1,0 +1,310 @@
+// The feed-forward part of the cuda backend. Where all experts are on the device, the host takes no part:
+// kernels find the records of the chosen experts in a table. Otherwise the host sees the choice, experts on
+// the device are computed first, and the others in portions as the store hands them out.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "base/progress.h"
+#include "cuda/cuda_stages.h"
+#include "cuda/pointwise.h"
+
+namespace moeflux::cuda {
+namespace {
+
+CudaStep& own(Step& step) { return static_cast<CudaStep&>(step); }
+
+constexpr size_t kPortion = 16;            // leases that are taken at once
+constexpr size_t kHostTokens = 8;          // of a step, up to which the processor takes a part of the experts
+constexpr size_t kProbeBytes = 64u << 20;  // whose copy is timed
+
+}  // namespace
+
+ExpertWork CudaBackend::expert_work(CudaStep& s, const LayerWeights& layer) {
+  const ExpertLayer* stored = manifest_.find_layer(layer.index);
+  // Any address will do: what counts is where the parts lie from the start of the record on.
+  MlpWeights w = bind_expert(*stored, {reinterpret_cast<const std::byte*>(uintptr_t{4096}), 0});
+  ExpertWork work{
+      .layout = expert_layout(w, m_.moe.activation == Activation::ClampedSwiglu ? m_.moe.clamp : 0),
+      .exact = !fast_,
+      .x = s.h,
+      .top_k = m_.moe.top_k,
+      .n_experts = m_.moe.n_experts,
+      .ids = s.ids,
+      .weights = s.weights};
+  work.scratch =
+      expert_scratch_.get(experts_scratch(work.layout, s.n, work.top_k, work.n_experts, work.exact));
+  return work;
+}
+
+void CudaBackend::run_mlp(const MlpWeights& w, const Vectors& x, float* out, bool add) {
+  Mlp p{.layout = expert_layout(w),
+        .record = on_device(w.gate.w.data),
+        .exact = !fast_,
+        .add = add,
+        .x = x,
+        .out = out,
+        .out_stride = m_.d_model};
+  p.scratch = mlp_scratch_.get(mlp_scratch(p.layout, x.n, p.exact));
+  cuda::mlp(p, stream_.get());
+}
+
+void CudaBackend::add_shared(CudaStep& s, const LayerWeights& layer, ExpertSum& sum) {
+  if (!m_.moe.shared_width) return;
+  float* shared = shared_.get(s.n * m_.d_model);
+  run_mlp(layer.shared, s.h, shared, false);
+  sum.shared = shared;
+  sum.shared_gate = s.shared_gate;
+}
+
+// The table of a layer whose experts are all on the device.
+const std::byte* const* CudaBackend::resident_table(uint64_t layer) {
+  DeviceBuffer& table = tables_[layer];
+  if (table.size() == 0) {
+    std::vector<const std::byte*> records(m_.moe.n_experts);
+    const uint64_t first = manifest_.find_layer(layer)->parts.front().offset;
+    for (uint64_t e = 0; e < records.size(); ++e) records[e] = tier_.find({layer, e}) + first;
+    table = DeviceBuffer(records.size() * sizeof(std::byte*), "table of experts");
+    check_cuda(cudaMemcpy(table.as<>(), records.data(), table.size(), cudaMemcpyHostToDevice),
+               "writing the table of experts");
+  }
+  return table.as<const std::byte*>();
+}
+
+void CudaBackend::run_portion(const ExpertWork& work,
+                              std::span<const std::pair<uint32_t, std::byte*>> experts) {
+  if (experts.empty()) return;
+  const size_t bytes = work.n_experts * sizeof(std::byte*);
+  std::vector<std::byte*> records(work.n_experts);
+  for (const auto& [e, record] : experts) records[e] = record;
+  std::byte* table = portion_.get(bytes);
+  // From pageable memory: the call returns when the bytes have been taken, in the order of the stream.
+  check_cuda(cudaMemcpyAsync(table, records.data(), bytes, cudaMemcpyHostToDevice, stream_.get()),
+             "writing a table of experts");
+  compute_experts(work, reinterpret_cast<const std::byte* const*>(table), stream_.get());
+}
+
+void CudaBackend::copy_to(std::byte* slot, std::span<const std::byte> record) {
+  check_cuda(cudaMemcpyAsync(slot, record.data(), record.size(), cudaMemcpyHostToDevice, copies_.get()),
+             "copying an expert");
+}
+
+void CudaBackend::load_experts(ExpertStore& store) {
+  if (tier_.n_loaded() < tier_.n_experts()) {
+    std::vector<ExpertKey> keys;
+    uint64_t bytes = 0;
+    for (const ExpertLayer& l : manifest_.layers)
+      for (uint64_t e = 0; e < l.n_experts(); ++e)
+        if (!tier_.find({l.layer, e}) && keys.size() < tier_.n_slots()) {
+          keys.push_back({l.layer, e});
+          bytes += l.record_bytes;
+        }
+    Progress progress("loading experts to the GPU", bytes);
+    ExpertStore::Demand demand(store, keys, ExpertStore::Use::Sweep);
+    std::vector<ExpertStore::Lease> leases;
+    while (demand.take(leases, kPortion)) {
+      for (const ExpertStore::Lease& lease : leases) {
+        copy_to(tier_.place(lease.key(), ExpertStore::Use::Decode), lease.bytes());
+        progress.add(lease.bytes().size());
+      }
+      check_cuda(cudaStreamSynchronize(copies_.get()), "copying experts");
+      leases.clear();
+    }
+  }
+  if (!tier_.holds_all()) store.load_all();
+}
+
+// -- experts that are not on the device
+
+// Copies in the background need pinned memory; and how fast they are decides who computes what is missing.
+void CudaBackend::prepare_misses(ExpertStore& store) {
+  if (copy_bytes_per_s_ > 0) return;
+  for (const std::span<std::byte> m : store.memory())
+    pinned_.emplace_back(m.data(), m.size(), "expert slots in RAM");
+  const std::span<std::byte> from = store.memory().front();
+  const size_t bytes = std::min(from.size(), kProbeBytes);
+  const DeviceBuffer to(bytes, "a probe of the bus");
+  for (int round = 0; round < 2; ++round) {  // the first one warms up
+    const auto start = std::chrono::steady_clock::now();
+    copy_to(to.as<>(), from.first(bytes));
+    check_cuda(cudaStreamSynchronize(copies_.get()), "copying to the GPU");
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    copy_bytes_per_s_ = static_cast<double>(bytes) / took.count();
+  }
+  host_bytes_per_s_ = copy_bytes_per_s_;  // until it has been measured
+}
+
+// Of n experts that are in RAM, how many the processor computes while the others are copied.
+size_t CudaBackend::host_part(size_t n) const {
+  if (!host_experts_) return 0;
+  size_t best = 0;
+  double least = INFINITY;
+  for (size_t host = 0; host <= n; ++host) {
+    const double time = std::max(static_cast<double>(host) / host_bytes_per_s_,
+                                 static_cast<double>(n - host) / copy_bytes_per_s_);
+    if (time < least) least = time, best = host;
+  }
+  return best;
+}
+
+void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
+  CudaStep& s = own(step);
+  const MoeConfig& moe = m_.moe;
+  if (holds_all()) return;
+  prepare_misses(store);
+  const size_t n_ids = s.n * moe.top_k, ids_bytes = n_ids * sizeof(uint32_t),
+               h_bytes = s.n <= kHostTokens ? s.n * m_.d_model * sizeof(float) : 0;
+  if (chosen_.size() < ids_bytes + h_bytes) chosen_ = PinnedBuffer(ids_bytes + h_bytes, "routes");
+  check_cuda(cudaMemcpyAsync(chosen_.as<>(), s.ids, ids_bytes, cudaMemcpyDeviceToHost, stream_.get()),
+             "reading routes");
+  if (h_bytes && host_experts_)
+    check_cuda(
+        cudaMemcpyAsync(chosen_.as<>() + ids_bytes, s.h.f, h_bytes, cudaMemcpyDeviceToHost, stream_.get()),
+        "reading the experts' input");
+  wait();
+  in_flight_.clear();  // the device has read what they hold
+  s.host_ids.assign(chosen_.as<uint32_t>(), chosen_.as<uint32_t>() + n_ids);
+  std::vector<bool> wanted(moe.n_experts);
+  for (const uint32_t id : s.host_ids) wanted[id] = true;
+  const auto use = s.n > kSweepTokens ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
+  std::vector<ExpertKey> missing;
+  for (uint64_t e = 0; e < moe.n_experts; ++e) {
+    if (!wanted[e]) continue;
+    const ExpertKey key{layer.index, e};
+    if (!tier_.find(key)) {
+      missing.push_back(key);
+    } else if (use == ExpertStore::Use::Decode) {
+      tier_.use(key);
+    }
+  }
+  if (!missing.empty()) s.demand.emplace(store, missing, use);
+}
+
+// The experts of these leases, on the processor; their results go where the device's own would be.
+void CudaBackend::compute_on_host(const CudaStep& s, const ExpertWork& work, const ExpertLayer& stored,
+                                  std::span<const ExpertStore::Lease> leases) {
+  if (leases.empty()) return;
+  const size_t d = m_.d_model;
+  std::vector<uint32_t> tokens, picks;  // sorted by expert
+  std::vector<size_t> first;
+  uint64_t bytes = 0;
+  for (const ExpertStore::Lease& lease : leases) {
+    first.push_back(picks.size());
+    bytes += lease.bytes().size();
+    for (uint32_t p = 0; p < s.host_ids.size(); ++p)
+      if (s.host_ids[p] == lease.key().expert) {
+        picks.push_back(p);
+        tokens.push_back(static_cast<uint32_t>(p / work.top_k));
+      }
+  }
+  first.push_back(picks.size());
+  // Of a layer, several calls may follow each other: each has a place of its own.
+  if (results_.size() < s.host_ids.size() * d * sizeof(float))
+    results_ = PinnedBuffer(s.host_ids.size() * d * sizeof(float), "results of experts");
+  float* out = results_.as<float>() + results_used_ * d;
+  results_used_ += picks.size();
+  std::vector<HostExperts::Part> parts;
+  for (size_t i = 0; i < leases.size(); ++i)
+    parts.push_back({bind_expert(stored, leases[i].bytes()), &tokens[first[i]], first[i + 1] - first[i],
+                     out + first[i] * d});
+  const auto start = std::chrono::steady_clock::now();
+  host_experts_->compute(
+      parts, reinterpret_cast<const float*>(chosen_.as<>() + s.host_ids.size() * sizeof(uint32_t)), s.n);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  constexpr double kWeight = 0.1;  // of the newest measurement
+  host_bytes_per_s_ += kWeight * (static_cast<double>(bytes) / took.count() - host_bytes_per_s_);
+  for (size_t i = 0; i < picks.size(); ++i)
+    check_cuda(cudaMemcpyAsync(expert_results(work) + picks[i] * d, out + i * d, d * sizeof(float),
+                               cudaMemcpyHostToDevice, stream_.get()),
+               "copying an expert's result");
+}
+
+void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, ExpertStore&) {
+  CudaStep& s = own(step);
+  if (s.mode == CudaStep::Mode::Replay) return;
+  const ExpertWork work = expert_work(s, layer);
+  ExpertSum sum{.x = s.x, .x_stride = m_.d_model};
+  if (s.host_ids.empty()) {
+    add_shared(s, layer, sum);
+    experts(work, resident_table(layer.index), sum, stream_.get());
+  } else {
+    group_experts(work, stream_.get());
+    compute_hits(s, work, layer);  // while the rest is on its way
+    add_shared(s, layer, sum);
+    compute_misses(s, work, layer);
+    combine_experts(work, sum, stream_.get());
+    s.host_ids.clear();
+  }
+  tap(s, "mlp", layer.index, s.x, s.n, m_.d_model);
+}
+
+void CudaBackend::compute_hits(const CudaStep& s, const ExpertWork& work, const LayerWeights& layer) {
+  const uint64_t first = manifest_.find_layer(layer.index)->parts.front().offset;
+  std::vector<bool> wanted(work.n_experts);
+  for (const uint32_t id : s.host_ids) wanted[id] = true;
+  std::vector<std::pair<uint32_t, std::byte*>> portion;
+  for (uint32_t e = 0; e < work.n_experts; ++e)
+    if (std::byte* slot = wanted[e] ? tier_.find({layer.index, e}) : nullptr)
+      portion.emplace_back(e, slot + first);
+  run_portion(work, portion);
+}
+
+void CudaBackend::compute_misses(CudaStep& s, const ExpertWork& work, const LayerWeights& layer) {
+  if (!s.demand) return;
+  const ExpertLayer& stored = *manifest_.find_layer(layer.index);
+  const uint64_t first = stored.parts.front().offset;  // expert_layout counts from there
+  const auto use = s.n > kSweepTokens ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
+  std::vector<std::pair<uint32_t, std::byte*>> portion;
+  const auto flush = [&] {  // computes what has been copied; its slots may then be filled again
+    if (!portion.empty()) {
+      check_cuda(cudaEventRecord(copied_.get(), copies_.get()), "the GPU");
+      check_cuda(cudaStreamWaitEvent(stream_.get(), copied_.get()), "the GPU");
+      run_portion(work, portion);
+      portion.clear();
+    }
+    tier_.unpin_all();
+    check_cuda(cudaEventRecord(computed_.get(), stream_.get()), "the GPU");
+    check_cuda(cudaStreamWaitEvent(copies_.get(), computed_.get()), "the GPU");
+  };
+  results_used_ = 0;
+  flush();  // copies wait for what still reads the slots
+  std::vector<ExpertStore::Lease> leases;
+  for (;;) {
+    if (!in_flight_.empty() && !s.demand->any_ready()) {  // others may be waiting for their slots
+      check_cuda(cudaStreamSynchronize(copies_.get()), "copying experts");
+      in_flight_.clear();
+    }
+    if (!s.demand->take(leases, kPortion)) break;
+    const size_t n_host = s.n <= kHostTokens ? host_part(leases.size()) : 0,
+                 n_copied = leases.size() - n_host;
+    for (size_t i = 0; i < n_copied; ++i) {
+      const ExpertKey key = leases[i].key();
+      std::byte* slot = tier_.place(key, use);
+      if (!slot) {
+        flush();
+        slot = tier_.place(key, use);
+        check(slot, "a slot on the device");
+      }
+      tier_.pin(key);
+      copy_to(slot, leases[i].bytes());
+      portion.emplace_back(static_cast<uint32_t>(key.expert), slot + first);
+    }
+    compute_on_host(s, work, stored, std::span(leases).subspan(n_copied));
+    flush();
+    for (size_t i = 0; i < n_copied; ++i) in_flight_.push_back(std::move(leases[i]));
+    leases.clear();
+  }
+  s.demand.reset();
+}
+
+void CudaBackend::mlp(Step& step, const LayerWeights& layer) {
+  CudaStep& s = own(step);
+  if (s.mode == CudaStep::Mode::Replay) return;
+  const Vectors h = h_.make(s.n, m_.d_model, fast_);
+  rms_norm(s.x, m_.d_model, nullptr, on_device(layer.mlp_norm), m_.norm_eps, h, stream_.get());
+  run_mlp(layer.dense, h, s.x, true);
+  tap(s, "mlp", layer.index, s.x, s.n, m_.d_model);
+}
+
+}  // namespace moeflux::cuda

@@ -1,0 +1,165 @@
+// The cuda backend's class, for the files that implement it: cuda_backend.cpp (embedding, routing, logits),
+// cuda_mixers.cpp (attention of all kinds) and cuda_experts.cpp (the feed-forward part and its tiers).
+#pragma once
+
+#include <optional>
+
+#include "cuda/attention.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/cuda_sequence.h"
+#include "cuda/experts.h"
+#include "cuda/scratch.h"
+#include "cuda/vram_tier.h"
+
+namespace moeflux::cuda {
+
+// What a recorded step depends on, beside what lies in device memory.
+struct GraphKey {
+  size_t n;          // tokens, each of another sequence and each with logits
+  size_t positions;  // a power of two above all of theirs
+  auto operator<=>(const GraphKey&) const = default;
+};
+
+struct CudaStep : Step {
+  CudaStep(const Batch& b, const Tap& t) : batch(b), tap(t), n(b.tokens.size()) {}
+  ~CudaStep() override;
+
+  // Eager: stages launch kernels. Record: they are captured into a graph, which logits launches. Replay: they
+  // do nothing, and logits launches the graph of an earlier step.
+  enum class Mode : uint8_t { Eager, Record, Replay } mode = Mode::Eager;
+  GraphKey key{};
+  cudaStream_t recording = nullptr;  // until the capture has ended
+
+  Batch batch;
+  const Tap& tap;
+  size_t n;  // tokens
+
+  // In device memory:
+  const TokenInfo* tokens = nullptr;
+  const uint32_t* token_ids = nullptr;
+  const SliceInfo* slices = nullptr;
+  const uint32_t* logit_rows = nullptr;
+  float* x = nullptr;  // [n, d_model]: the residual stream
+  Vectors h;           // [n, d_model]: the normed input of the feed-forward part
+  Rope rope{};
+  uint32_t* ids = nullptr;                    // [n, top_k]
+  float* weights = nullptr;                   // [n, top_k]
+  const float* shared_gate = nullptr;         // [n]
+  std::vector<uint32_t> host_ids;             // the same as ids, where the host steers
+  std::optional<ExpertStore::Demand> demand;  // of the experts that are not on the device
+};
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend(const ModelConfig& model, const ModelWeights& weights, std::span<const std::byte> resident,
+              const Manifest& manifest, const CudaOptions& options, std::unique_ptr<HostExperts> host);
+  ~CudaBackend() override;
+
+  std::string_view name() const override { return "cuda"; }
+  std::unique_ptr<Sequence> make_sequence(size_t capacity) override;
+  std::unique_ptr<Step> begin(const Batch& batch, const Tap& tap) override;
+  void embed(Step& step) override;
+  void attention(Step& step, const LayerWeights& layer) override;
+  void route(Step& step, const LayerWeights& layer) override;
+  void begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) override;
+  void complete_experts(Step& step, const LayerWeights& layer, ExpertStore& store) override;
+  std::span<const uint32_t> chosen(const Step& step) const override;
+  std::span<const uint32_t> guess(Step& step, const LayerWeights& later) override;
+  void mlp(Step& step, const LayerWeights& layer) override;
+  void logits(Step& step, std::span<float> out) override;
+  void load_experts(ExpertStore& store) override;
+  bool holds(ExpertKey key) const override { return tier_.find(key) != nullptr; }
+  bool holds_all() const override { return tier_.holds_all() && tier_.n_loaded() == tier_.n_experts(); }
+
+ private:
+  // -- taps: the stage's result goes to the host and, if the tap has changed it, back
+  bool tap(const CudaStep& s, std::string_view name, uint64_t layer, float* values, size_t rows, size_t cols);
+  void tap_routes(CudaStep& s, uint64_t layer);
+  void wait();  // until the device has done all that was asked of it
+
+  // -- graphs
+  std::optional<GraphKey> graph_key(const CudaStep& s) const;  // nothing: the step cannot be recorded
+  void choose_mode(CudaStep& s);
+  void finish_recording(CudaStep& s);
+  void compute_logits(CudaStep& s);
+  void tell_routes(const CudaStep& s);  // to a tap that may be told late
+
+  // -- mixers: h is the normed input; the result is added to the residual stream
+  void grouped_attention(CudaStep& s, const LayerWeights& layer, const Vectors& h);
+  void latent_attention(CudaStep& s, const LayerWeights& layer, const Vectors& h);
+  void delta_net(CudaStep& s, const LayerWeights& layer, const Vectors& h);
+  // Of the tokens from `first` on. y: the result's place; true if its int8 form was made as well.
+  bool attend(const CudaStep& s, Attend a, size_t first, const Vectors& y);
+  size_t context_bucket(const CudaStep& s) const;  // a power of two above the positions of all tokens
+  size_t last_position(const CudaStep& s) const;   // of any token
+  size_t window_tokens(const CudaStep& s, const LayerWeights& layer) const;
+  void add_product(const Linear& l, const Vectors& x, CudaStep& s);
+
+  // -- experts
+  ExpertWork expert_work(CudaStep& s, const LayerWeights& layer);
+  void run_portion(const ExpertWork& work, std::span<const std::pair<uint32_t, std::byte*>> experts);
+  const std::byte* const* resident_table(uint64_t layer);
+  void prepare_misses(ExpertStore& store);
+  size_t host_part(size_t n) const;
+  void compute_hits(const CudaStep& s, const ExpertWork& work, const LayerWeights& layer);
+  void compute_misses(CudaStep& s, const ExpertWork& work, const LayerWeights& layer);
+  void compute_on_host(const CudaStep& s, const ExpertWork& work, const ExpertLayer& stored,
+                       std::span<const ExpertStore::Lease> leases);
+  void add_shared(CudaStep& s, const LayerWeights& layer, ExpertSum& sum);
+  void run_mlp(const MlpWeights& w, const Vectors& x, float* out, bool add);
+  void copy_to(std::byte* slot, std::span<const std::byte> record);
+
+  // The same tensor in device memory.
+  template <class T>
+  const T* on_device(const T* p) const {
+    return p ? reinterpret_cast<const T*>(weights_.as<>() +
+                                          (reinterpret_cast<const std::byte*>(p) - resident_.data()))
+             : nullptr;
+  }
+  MatrixView on_device(MatrixView m) const {
+    m.data = on_device(m.data);
+    return m;
+  }
+  const float* on_device(Vector v) const { return v.empty() ? nullptr : on_device(v.data()); }
+
+  const ModelConfig& m_;
+  const ModelWeights& w_;  // in host memory: on_device translates
+  const std::span<const std::byte> resident_;
+  const Manifest& manifest_;
+  const bool fast_;
+  const KvType kv_;
+  const size_t chunk_;
+
+  Stream stream_, copies_;
+  Event copied_, computed_;
+  DeviceBuffer weights_, inv_freq_;
+  VramTier tier_;
+  std::map<uint64_t, DeviceBuffer> tables_;  // by layer: [n_experts] records, where all are on the device
+
+  // Of experts that are not on the device:
+  std::unique_ptr<HostExperts> host_experts_;  // null: all of them are copied
+  std::vector<PinnedRange> pinned_;            // the store's slots
+  std::vector<ExpertStore::Lease> in_flight_;  // their copies may still be under way
+  PinnedBuffer chosen_, results_;              // ids and input of a layer; what the processor has computed
+  size_t results_used_ = 0;                    // rows of results_ in this layer
+  double copy_bytes_per_s_ = 0, host_bytes_per_s_ = 0;
+
+  Moves moves_;
+  struct Recorded {
+    Graph graph;
+    uint64_t moves = 0;  // of scratch memory, when it was recorded or, without a graph, last run
+  };
+  std::map<GraphKey, Recorded> graphs_;
+  PinnedBuffer staging_, host_;
+  Scratch<std::byte> info_{moves_, "step"}, expert_scratch_{moves_, "experts"}, mlp_scratch_{moves_, "mlp"},
+      portion_{moves_, "experts"};
+  Scratch<float> x_{moves_, "residual stream"}, rope_{moves_, "rotary table"}, raw_{moves_, "queries"},
+      q_{moves_, "queries"}, k_{moves_, "keys"}, v_{moves_, "values"}, parts_{moves_, "parts of attention"},
+      router_{moves_, "router"}, router_weights_{moves_, "router"}, shared_{moves_, "shared expert"},
+      logits_{moves_, "logits"}, small_{moves_, "attention"};
+  Scratch<uint32_t> ids_{moves_, "router"};  // [n_layers][n, top_k]
+  VectorScratch h_{moves_, "normed input"}, mixed_{moves_, "mixed values"}, latent_{moves_, "latents"},
+      nope_{moves_, "latent queries"}, wanted_{moves_, "final norm"};
+};
+
+}  // namespace moeflux::cuda

@@ -1,0 +1,558 @@
+#include "cuda/experts.h"
+
+#include <algorithm>
+
+#include "cuda/device.h"
+#include "cuda/gemm.cuh"
+#include "cuda/matvec.cuh"
+#include "cuda/overlap.cuh"
+
+namespace moeflux::cuda {
+namespace {
+
+// A part of a record as kernels see it: its matrix, with the record's address still to be added.
+struct PartTiles {
+  Tiles m;
+  ptrdiff_t offset, bias;
+};
+
+PartTiles part_tiles(const ExpertLayout::Part& p) {
+  return {tiles_of({nullptr, p.format, p.rows, p.cols}), p.offset, p.bias};
+}
+
+// Which record each pick meets: that of its expert, or always the same one.
+struct Picks {
+  const uint32_t* ids;
+  const std::byte* const* records;
+  const std::byte* record;
+};
+
+__device__ const uint8_t* record_of(const Picks& picks, uint32_t pick) {
+  return reinterpret_cast<const uint8_t*>(picks.ids ? picks.records[picks.ids[pick]] : picks.record);
+}
+
+__device__ Tiles tiles_in(const PartTiles& p, const uint8_t* record) {
+  Tiles m = p.m;
+  m.data = record + p.offset;
+  return m;
+}
+
+__device__ float add_bias(const PartTiles& p, const uint8_t* record, size_t row, float y) {
+  if (p.bias == ExpertLayout::kNone) return y;
+  return __fadd_rn(y, reinterpret_cast<const float*>(record + p.bias)[row]);
+}
+
+// -- one part of a record for each pick; vector = pick / share
+
+struct PartJob {
+  PartTiles part;
+  Picks picks;
+  Quantised x;
+  const float* f;
+  size_t f_stride;
+  uint32_t share;
+  float* out;
+  size_t out_stride;
+  bool add;
+};
+
+__device__ void write(const PartJob& job, const uint8_t* record, uint32_t pick, size_t row, float y) {
+  if (row >= job.part.m.rows) return;
+  y = add_bias(job.part, record, row, y);
+  float* out = job.out + pick * job.out_stride + row;
+  *out = job.add ? __fadd_rn(*out, y) : y;
+}
+
+template <class C>
+__global__ void __launch_bounds__(128) part_kernel(const __grid_constant__ PartJob job) {
+  __shared__ float sums[8][16];
+  const uint32_t chain = threadIdx.x / 16, row = threadIdx.x % 16, pick = blockIdx.x;
+  const uint8_t* record = record_of(job.picks, pick);
+  if (!record) return;
+  const size_t vector[] = {pick / job.share};
+  float c[1];
+  chain_sums<C, 4>(tiles_in(job.part, record), blockIdx.y, row, chain, job.x, vector, c);
+  sums[chain][row] = c[0];
+  __syncthreads();
+  if (chain == 0) write(job, record, pick, blockIdx.y * 16 + row, chain_tree(sums, row));
+}
+
+template <MatrixType kType>
+__global__ void __launch_bounds__(256) exact_part_kernel(const __grid_constant__ PartJob job) {
+  constexpr int kEach = kWide<kType>;
+  __shared__ float sums[16][17];
+  const uint32_t phase = threadIdx.x / 16, row = threadIdx.x % 16, pick = blockIdx.x;
+  const uint8_t* record = record_of(job.picks, pick);
+  if (!record) return;
+  const float* const x[] = {job.f + pick / job.share * job.f_stride};
+  float c[1][kEach];
+  exact_sums<kType, 4>(tiles_in(job.part, record), blockIdx.y, row, phase, x, c);
+#pragma unroll
+  for (int b = 0; b < kEach; ++b) sums[kEach * phase + b][row] = c[0][b];
+  __syncthreads();
+  if (phase == 0) write(job, record, pick, blockIdx.y * 16 + row, exact_tree(sums, row));
+}
+
+void launch_part(const PartJob& job, const MatrixFormat& format, bool exact, size_t n_picks,
+                 cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(n_picks), static_cast<unsigned>((job.part.m.rows + 15) / 16));
+  if (!exact && has_integer_codes(format))
+    with_codes(format, [&](auto codes) { part_kernel<decltype(codes)><<<grid, 128, 0, stream>>>(job); });
+  else
+    with_type(format.type,
+              [&](auto type) { exact_part_kernel<type()><<<grid, 256 / kWide<type()>, 0, stream>>>(job); });
+  check_launch("part of an expert");
+}
+
+// hidden = act(gate, up), per pick: floats in place of gate, and the int8 form where there is room for it.
+__global__ void activate_kernel(Picks picks, Vectors hidden, const float* up, float clamp) {
+  const size_t spans = span_count(hidden.cols), half_warps = blockDim.x / 16;
+  const size_t item = blockIdx.x * half_warps + threadIdx.x / 16, pick = item / spans, s = item % spans;
+  const bool mine = pick < hidden.n && record_of(picks, static_cast<uint32_t>(pick));
+  const size_t col = s * 64 + threadIdx.x % 16 * 4;
+  float v[4] = {};
+  for (size_t i = 0; mine && i < 4; ++i)
+    if (col + i < hidden.cols) {
+      float& gate = hidden.f[pick * hidden.stride + col + i];
+      gate = v[i] = gated_value(gate, up[pick * hidden.stride + col + i], clamp);
+    }
+  QuantSpan span;
+  const int codes = quantise_span(make_float4(v[0], v[1], v[2], v[3]), span);
+  if (!mine || !hidden.q) return;
+  reinterpret_cast<int*>(hidden.q)[item * 16 + threadIdx.x % 16] = codes;
+  if (threadIdx.x % 16 == 0) hidden.span[item] = span;
+}
+
+// -- a few tokens: gate, up and activation in one launch, down and the weighted sum in another
+
+struct GateUpJob {
+  PartTiles gate, up;
+  Picks picks;
+  Quantised x;
+  uint32_t share;
+  float clamp;
+  float* hidden;  // [picks, width]
+};
+
+// 16 hidden values of a pick: half of the threads for gate, half for up.
+template <class C>
+__global__ void __launch_bounds__(256, 3) gate_up_kernel(const __grid_constant__ GateUpJob job) {
+  __shared__ float sums[2][8][16];
+  const uint32_t pick = blockIdx.y, which = threadIdx.x / 128, chain = threadIdx.x / 16 % 8,
+                 row = threadIdx.x % 16;
+  wait_for_previous();
+  let_next_begin();  // not before: the kernel that follows reads at once what this one has waited for
+  const uint8_t* record = record_of(job.picks, pick);
+  if (!record) return;
+  const size_t vector[] = {pick / job.share};
+  float c[1];
+  chain_sums<C, 4>(tiles_in(which ? job.up : job.gate, record), blockIdx.x, row, chain, job.x, vector, c);
+  sums[which][chain][row] = c[0];
+  __syncthreads();
+  const uint32_t unit = blockIdx.x * 16 + row;
+  if (threadIdx.x >= 16 || unit >= job.gate.m.rows) return;
+  const float gate = add_bias(job.gate, record, unit, chain_tree(sums[0], row));
+  const float up = add_bias(job.up, record, unit, chain_tree(sums[1], row));
+  job.hidden[pick * job.gate.m.rows + unit] = gated_value(gate, up, job.clamp);
+}
+
+struct DownJob {
+  PartTiles down;
+  Picks picks;
+  const float* hidden;
+  const float* weights;
+  uint32_t top_k;
+  ExpertSum sum;
+};
+
+constexpr uint32_t kDownWarps = 8;
+
+// Row `row` of a block times the hidden vector h, which is quantised on the way; half a warp takes every
+// other span. codes: room for 16 words per half warp.
+template <class C>
+__device__ float down_row(const Tiles& m, size_t block, const float* h, int (*codes)[16]) {
+  constexpr int kAhead = C::words == 8 ? 8 : 4;
+  const uint32_t half = threadIdx.x / 16 % 2, row = threadIdx.x % 16;
+  const uint32_t cols = static_cast<uint32_t>(m.cols), spans = (cols + 63) / 64;
+  float c[4] = {};
+  for (uint32_t begin = 0; begin < spans; begin += 2 * kAhead) {
+    uint32_t w[kAhead][C::words];
+    typename C::Scales scales[kAhead];
+    float4 x[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const uint32_t s = begin + 2 * i + half;
+      x[i] = make_float4(0, 0, 0, 0);
+      if (s < spans) {
+        load_words(span_codes(m, block, s, row), w[i]);
+        scales[i] = C::scales(m, span_scales(m, block, s, row));
+        const uint32_t col = s * 64 + row * 4;  // widths are multiples of a group and so of 4
+        if (col < cols) x[i] = *reinterpret_cast<const float4*>(h + col);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (begin + 2 * i >= spans) break;
+      QuantSpan span;
+      const int mine = quantise_span(x[i], span);
+      __syncwarp();
+      codes[half][row] = mine;
+      __syncwarp();
+      int all[16], dots[2];
+      load_span(reinterpret_cast<const int8_t*>(codes[half]), all);
+      if (begin + 2 * i + half < spans) {
+        C::dot(w[i], all, dots);
+        c[i % 4] = C::add(scales[i], dots, span, c[i % 4]);
+      }
+    }
+  }
+  const float sum = __fadd_rn(__fadd_rn(c[0], c[2]), __fadd_rn(c[1], c[3]));
+  return __fadd_rn(sum, __shfl_xor_sync(0xffffffff, sum, 16));
+}
+
+// 16 results of a token: a warp per pick, then the sum in routing order.
+template <class C>
+__global__ void __launch_bounds__(32 * kDownWarps) down_kernel(const __grid_constant__ DownJob job) {
+  __shared__ __align__(16) int codes[kDownWarps][2][16];
+  __shared__ float each[kDownWarps][16];
+  const uint32_t token = blockIdx.y, warp = threadIdx.x / 32, row = threadIdx.x % 16,
+                 at = blockIdx.x * 16 + row;
+  const size_t width = job.down.m.cols;
+  if (warp < job.top_k && threadIdx.x % 32 == 0) {
+    const Tiles m = tiles_in(job.down, record_of(job.picks, token * job.top_k + warp));
+    const size_t bytes = m.n_tiles * m.tile_bytes;
+    fetch_ahead(m.data + blockIdx.x * bytes, bytes);
+  }
+  let_next_begin();
+  wait_for_previous();
+  float total = 0;
+  for (uint32_t begin = 0; begin < job.top_k; begin += kDownWarps) {
+    const uint32_t n = min(kDownWarps, job.top_k - begin), pick = token * job.top_k + begin + warp;
+    if (warp < n) {
+      const uint8_t* record = record_of(job.picks, pick);
+      const float y =
+          down_row<C>(tiles_in(job.down, record), blockIdx.x, job.hidden + pick * width, codes[warp]);
+      if (threadIdx.x % 32 < 16 && at < job.down.m.rows) each[warp][row] = add_bias(job.down, record, at, y);
+    }
+    __syncthreads();
+    if (threadIdx.x < 16)
+      for (uint32_t j = 0; j < n; ++j)
+        total = __fmaf_rn(job.weights[token * job.top_k + begin + j], each[j][row], total);
+    __syncthreads();
+  }
+  if (threadIdx.x >= 16 || at >= job.down.m.rows) return;
+  const ExpertSum& sum = job.sum;
+  if (sum.shared)
+    total = __fmaf_rn(sum.shared_gate ? sigmoid_value(sum.shared_gate[token]) : 1.0f,
+                      sum.shared[token * job.down.m.rows + at], total);
+  float* x = sum.x + token * sum.x_stride + at;
+  *x = __fadd_rn(*x, total);
+}
+
+// -- many tokens: picks sorted by expert, and the tiles of each expert's picks
+
+struct Groups {
+  uint32_t* next;     // [n_experts]: where the next pick of an expert goes
+  uint32_t* order;    // [picks]: picks, sorted by expert
+  GemmTile* tiles;    // [most_tiles]
+  uint32_t* n_tiles;  // [1]
+};
+
+constexpr unsigned kGroupThreads = 1024;
+
+size_t most_tiles(size_t picks, size_t n_experts) {
+  return picks / kGemmVectors + std::min(picks, n_experts);
+}
+
+// Counts, first places and tiles, by one block of threads; dynamic shared memory: a count per expert.
+__global__ void __launch_bounds__(kGroupThreads)
+    count_kernel(const uint32_t* ids, uint32_t picks, uint32_t n_experts, Groups g) {
+  extern __shared__ uint32_t counts[];
+  __shared__ uint32_t rows_of[kGroupThreads], tiles_of_thread[kGroupThreads];
+  const uint32_t t = threadIdx.x, each = (n_experts + kGroupThreads - 1) / kGroupThreads;
+  for (uint32_t e = t; e < n_experts; e += kGroupThreads) counts[e] = 0;
+  __syncthreads();
+  for (uint32_t i = t; i < picks; i += kGroupThreads) atomicAdd(&counts[ids[i]], 1);
+  __syncthreads();
+  const uint32_t begin = min(t * each, n_experts), end = min(begin + each, n_experts);
+  uint32_t rows = 0, tiles = 0;
+  for (uint32_t e = begin; e < end; ++e)
+    rows += counts[e], tiles += (counts[e] + kGemmVectors - 1) / kGemmVectors;
+  rows_of[t] = rows, tiles_of_thread[t] = tiles;
+  for (uint32_t step = 1; step < kGroupThreads; step *= 2) {  // sums up to and including each thread's
+    __syncthreads();
+    const uint32_t more_rows = t >= step ? rows_of[t - step] : 0,
+                   more_tiles = t >= step ? tiles_of_thread[t - step] : 0;
+    __syncthreads();
+    rows_of[t] += more_rows, tiles_of_thread[t] += more_tiles;
+  }
+  __syncthreads();
+  uint32_t row = rows_of[t] - rows, tile = tiles_of_thread[t] - tiles;
+  for (uint32_t e = begin; e < end; ++e) {
+    g.next[e] = row;
+    for (uint32_t at = 0; at < counts[e]; at += kGemmVectors)
+      g.tiles[tile++] = {e, row + at, min(kGemmVectors, counts[e] - at)};
+    row += counts[e];
+  }
+  if (t == kGroupThreads - 1) *g.n_tiles = tiles_of_thread[t];
+}
+
+__global__ void scatter_kernel(const uint32_t* ids, uint32_t picks, Groups g) {
+  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < picks) g.order[atomicAdd(&g.next[ids[i]], 1)] = i;
+}
+
+// x[t] += sum over its picks in order, then the shared expert.
+__global__ void combine_kernel(const float* each, const float* weights, uint32_t top_k, size_t d,
+                               ExpertSum sum) {
+  const size_t t = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= d) return;
+  float total = 0;
+  for (uint32_t j = 0; j < top_k; ++j)
+    total = __fmaf_rn(weights[t * top_k + j], each[(t * top_k + j) * d + i], total);
+  if (sum.shared)
+    total =
+        __fmaf_rn(sum.shared_gate ? sigmoid_value(sum.shared_gate[t]) : 1.0f, sum.shared[t * d + i], total);
+  float* x = sum.x + t * sum.x_stride + i;
+  *x = __fadd_rn(*x, total);
+}
+
+// -- what runs when, and the memory between the launches
+
+constexpr size_t kFewTokens = 8;
+
+bool is_fast(const ExpertLayout::Part& p, bool exact) { return !exact && has_integer_codes(p.format); }
+// Gate and up in one kernel.
+bool fused(const ExpertLayout& l, bool exact) {
+  return is_fast(l.gate, exact) && l.gate.format == l.up.format;
+}
+
+struct Scratch {
+  float *gate, *up;  // [picks, width]; gate becomes the hidden vectors
+  int8_t* q;         // of the hidden vectors
+  QuantSpan* span;
+  float* each;  // [picks, d_model]: results
+  Groups groups;
+};
+
+// Lays the arrays out from `base` on; returns the bytes. n_experts 0: one part for all.
+size_t lay_out(const ExpertLayout& l, bool exact, size_t picks, size_t few_picks, size_t n_experts,
+               std::byte* base, Scratch* out) {
+  size_t at = 0;
+  const auto take = [&]<class T>(T*& p, size_t n) {
+    p = reinterpret_cast<T*>(base + at);
+    at += (n * sizeof(T) + 255) / 256 * 256;
+  };
+  const size_t width = l.gate.rows, spans = span_count(width);
+  // Many vectors of fused parts need their int8 form only.
+  const bool all = !fused(l, exact) || !is_fast(l.down, exact);
+  Scratch s;
+  take(s.gate, (all ? picks : few_picks) * width);
+  take(s.up, fused(l, exact) ? 0 : picks * width);
+  take(s.q, is_fast(l.down, exact) ? picks * spans * 64 : 0);
+  take(s.span, is_fast(l.down, exact) ? picks * spans : 0);
+  take(s.each, n_experts ? picks * l.down.rows : 0);
+  take(s.groups.next, n_experts);
+  take(s.groups.order, n_experts ? picks : 0);
+  take(s.groups.tiles, n_experts ? most_tiles(picks, n_experts) : 0);
+  take(s.groups.n_tiles, n_experts ? 1 : 0);
+  if (out) *out = s;
+  return at;
+}
+
+// Gate, up, activation and down for all picks, pick p of vector p / share.
+struct FeedForward {
+  const ExpertLayout& layout;
+  bool exact;
+  const Vectors& x;
+  Picks picks;
+  size_t n_picks, n_experts;  // 0 experts: one part for all
+  uint32_t share;
+  Scratch scratch;
+  float* out;
+  size_t out_stride;
+  bool add;
+
+  bool many() const { return x.n > kFewTokens; }
+  Vectors hidden() const {
+    const bool fast = is_fast(layout.down, exact);
+    return {n_picks,          layout.gate.rows,           scratch.gate,
+            layout.gate.rows, fast ? scratch.q : nullptr, fast ? scratch.span : nullptr};
+  }
+  GemmJob gemm_job(const ExpertLayout::Part& p, uint32_t rows_share) const {
+    GemmJob g{};
+    g.m = tiles_at(p);
+    g.bias = bias_at(p);
+    g.records = picks.records;
+    g.rows = {.n = static_cast<uint32_t>(n_picks), .share = rows_share};
+    if (n_experts) {
+      g.rows.tiles = scratch.groups.tiles;
+      g.rows.n_tiles = scratch.groups.n_tiles;
+      g.rows.order = scratch.groups.order;
+    }
+    g.n_rows = static_cast<uint32_t>(p.rows);
+    return g;
+  }
+  size_t n_tiles() const {
+    return n_experts ? most_tiles(n_picks, n_experts) : (n_picks + kGemmVectors - 1) / kGemmVectors;
+  }
+  // Addresses: absolute, or from the start of a record on.
+  Tiles tiles_at(const ExpertLayout::Part& p) const {
+    return tiles_of({picks.record + p.offset, p.format, p.rows, p.cols});
+  }
+  const float* bias_at(const ExpertLayout::Part& p) const {
+    return p.bias == ExpertLayout::kNone ? nullptr : reinterpret_cast<const float*>(picks.record + p.bias);
+  }
+
+  void gate_up_few(cudaStream_t stream) const {
+    const GateUpJob job{part_tiles(layout.gate),
+                        part_tiles(layout.up),
+                        picks,
+                        {x.q, x.span},
+                        share,
+                        layout.clamp,
+                        scratch.gate};
+    const dim3 grid(static_cast<unsigned>((layout.gate.rows + 15) / 16), static_cast<unsigned>(n_picks));
+    with_codes(layout.gate.format, [&](auto codes) {
+      launch_overlapped("gate and up of experts", gate_up_kernel<decltype(codes)>, grid, 256, 0, stream, job);
+    });
+  }
+
+  void gate_up(cudaStream_t stream) const {
+    if (fused(layout, exact) && many()) {
+      GemmJob g = gemm_job(layout.gate, share);
+      g.up = tiles_at(layout.up);
+      g.up_bias = bias_at(layout.up);
+      g.x = {x.q, x.span};
+      g.clamp = layout.clamp;
+      g.hidden = hidden();
+      if (is_fast(layout.down, exact)) g.hidden.f = nullptr;
+      with_codes(layout.gate.format,
+                 [&](auto codes) { launch_gemm<decltype(codes), true>(g, n_tiles(), stream); });
+    } else if (fused(layout, exact)) {
+      gate_up_few(stream);
+      if (is_fast(layout.down, exact)) quantise(hidden(), stream);
+    } else {
+      const size_t width = layout.gate.rows;
+      const Quantised q{x.q, x.span};
+      launch_part({part_tiles(layout.gate), picks, q, x.f, x.stride, share, scratch.gate, width, false},
+                  layout.gate.format, exact, n_picks, stream);
+      launch_part({part_tiles(layout.up), picks, q, x.f, x.stride, share, scratch.up, width, false},
+                  layout.up.format, exact, n_picks, stream);
+      const size_t items = n_picks * span_count(width);
+      activate_kernel<<<static_cast<unsigned>((items + 7) / 8), 128, 0, stream>>>(picks, hidden(), scratch.up,
+                                                                                  layout.clamp);
+      check_launch("activation of experts");
+    }
+  }
+
+  void down(cudaStream_t stream) const {
+    if (is_fast(layout.down, exact) && many()) {
+      GemmJob g = gemm_job(layout.down, 1);
+      g.x = {scratch.q, scratch.span};
+      g.out = out;
+      g.out_stride = out_stride;
+      g.add = add;
+      with_codes(layout.down.format,
+                 [&](auto codes) { launch_gemm<decltype(codes), false>(g, n_tiles(), stream); });
+    } else {
+      launch_part({part_tiles(layout.down),
+                   picks,
+                   {scratch.q, scratch.span},
+                   scratch.gate,
+                   layout.gate.rows,
+                   1,
+                   out,
+                   out_stride,
+                   add},
+                  layout.down.format, exact, n_picks, stream);
+    }
+  }
+
+  void run(cudaStream_t stream) const {
+    if (n_picks == 0) return;
+    gate_up(stream);
+    down(stream);
+  }
+};
+
+FeedForward feed_forward(const ExpertWork& w, const std::byte* const* records) {
+  Scratch s;
+  lay_out(w.layout, w.exact, w.x.n * w.top_k, std::min(w.x.n, kFewTokens) * w.top_k, w.n_experts, w.scratch,
+          &s);
+  return {w.layout,
+          w.exact,
+          w.x,
+          {w.ids, records, nullptr},
+          w.x.n * w.top_k,
+          w.n_experts,
+          static_cast<uint32_t>(w.top_k),
+          s,
+          s.each,
+          w.layout.down.rows,
+          false};
+}
+
+}  // namespace
+
+size_t experts_scratch(const ExpertLayout& layout, size_t n, size_t top_k, size_t n_experts, bool exact) {
+  return lay_out(layout, exact, n * top_k, std::min(n, kFewTokens) * top_k, n_experts, nullptr, nullptr);
+}
+
+void group_experts(const ExpertWork& w, cudaStream_t stream) {
+  const FeedForward f = feed_forward(w, nullptr);
+  if (!f.many()) return;
+  const auto picks = static_cast<uint32_t>(f.n_picks);
+  count_kernel<<<1, kGroupThreads, w.n_experts * sizeof(uint32_t), stream>>>(
+      w.ids, picks, static_cast<uint32_t>(w.n_experts), f.scratch.groups);
+  scatter_kernel<<<(picks + 255) / 256, 256, 0, stream>>>(w.ids, picks, f.scratch.groups);
+  check_launch("grouping of picks");
+}
+
+void compute_experts(const ExpertWork& w, const std::byte* const* records, cudaStream_t stream) {
+  feed_forward(w, records).run(stream);
+}
+
+float* expert_results(const ExpertWork& w) { return feed_forward(w, nullptr).scratch.each; }
+
+void combine_experts(const ExpertWork& w, const ExpertSum& sum, cudaStream_t stream) {
+  if (w.x.n == 0) return;
+  const size_t d = w.layout.down.rows;
+  const dim3 grid(static_cast<unsigned>((d + 255) / 256), static_cast<unsigned>(w.x.n));
+  combine_kernel<<<grid, 256, 0, stream>>>(feed_forward(w, nullptr).scratch.each, w.weights,
+                                           static_cast<uint32_t>(w.top_k), d, sum);
+  check_launch("sum of experts");
+}
+
+void experts(const ExpertWork& w, const std::byte* const* records, const ExpertSum& sum,
+             cudaStream_t stream) {
+  const FeedForward f = feed_forward(w, records);
+  if (f.n_picks == 0) return;
+  if (!f.many() && fused(w.layout, w.exact) && is_fast(w.layout.down, w.exact)) {
+    f.gate_up_few(stream);
+    const DownJob job{part_tiles(w.layout.down), f.picks, f.scratch.gate, w.weights, f.share, sum};
+    const dim3 grid(static_cast<unsigned>((w.layout.down.rows + 15) / 16), static_cast<unsigned>(w.x.n));
+    with_codes(w.layout.down.format, [&](auto codes) {
+      launch_overlapped("down of experts", down_kernel<decltype(codes)>, grid, 32 * kDownWarps, 0, stream,
+                        job);
+    });
+    return;
+  }
+  group_experts(w, stream);
+  compute_experts(w, records, stream);
+  combine_experts(w, sum, stream);
+}
+
+size_t mlp_scratch(const ExpertLayout& layout, size_t n, bool exact) {
+  return lay_out(layout, exact, n, std::min(n, kFewTokens), 0, nullptr, nullptr);
+}
+
+void mlp(const Mlp& p, cudaStream_t stream) {
+  Scratch s;
+  lay_out(p.layout, p.exact, p.x.n, std::min(p.x.n, kFewTokens), 0, p.scratch, &s);
+  FeedForward{p.layout, p.exact,      p.x,  {nullptr, nullptr, p.record}, p.x.n, 0, 1, s,
+              p.out,    p.out_stride, p.add}
+      .run(stream);
+}
+
+}  // namespace moeflux::cuda

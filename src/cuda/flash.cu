@@ -1,0 +1,451 @@
+// How fragments meet memory: the order of summation over components, and which column is which, are free as
+// long as both sides agree. So a lane takes 16 neighbouring bytes of a key as its share of two products, and
+// 16 neighbouring bytes of each of four values as its columns of eight.
+#include "cuda/flash.h"
+#include "cuda/mma.cuh"
+#include "cuda/overlap.cuh"
+#include "cuda/reduce.cuh"
+#include "cuda/span.cuh"
+
+namespace moeflux::cuda {
+namespace {
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+__device__ size_t first_seen(size_t window, size_t last) {
+  return window && last + 1 > window ? last + 1 - window : 0;
+}
+
+// A fragments of 16 queries [kDim], rows given by a function that returns null beyond the last.
+template <unsigned kDim, class Row>
+__device__ void load_queries(uint32_t (&q)[kDim / 16][4], Row row) {
+  const unsigned lane = threadIdx.x % 32, at = lane % 4 * 8;
+  const float *low = row(lane / 4), *high = row(lane / 4 + 8);
+#pragma unroll
+  for (unsigned chunk = 0; chunk < kDim / 32; ++chunk)
+#pragma unroll
+    for (unsigned step = 0; step < 2; ++step)
+#pragma unroll
+      for (unsigned pair = 0; pair < 2; ++pair) {
+        const unsigned c = chunk * 32 + at + step * 4 + pair * 2;
+        const float2 zero = make_float2(0, 0);
+        const float2 x = low ? *reinterpret_cast<const float2*>(low + c) : zero,
+                     y = high ? *reinterpret_cast<const float2*>(high + c) : zero;
+        q[chunk * 2 + step][pair * 2] = pack_bf16(x.x, x.y);
+        q[chunk * 2 + step][pair * 2 + 1] = pack_bf16(y.x, y.y);
+      }
+}
+
+// c += q k^T for 8 positions; key(chunk) gives this lane's 16 bytes of its position.
+template <unsigned kDim, class Key>
+__device__ void score(float (&c)[4], const uint32_t (&q)[kDim / 16][4], Key key) {
+#pragma unroll
+  for (unsigned chunk = 0; chunk < kDim / 32; ++chunk) {
+    const uint4 k = key(chunk);
+    mma_bf16(c, q[chunk * 2], k.x, k.y);
+    mma_bf16(c, q[chunk * 2 + 1], k.z, k.w);
+  }
+}
+
+// out += p v for 16 positions; value(group, i) gives this lane's 16 bytes (columns group * 64 + lane / 4 * 8
+// on) of position 2 (lane % 4) + {0, 1, 8, 9}[i].
+template <unsigned kDim, class Value>
+__device__ void weigh(float (&out)[kDim / 8][4], const uint32_t (&p)[4], Value value) {
+#pragma unroll
+  for (unsigned group = 0; group < kDim / 64; ++group) {
+    const uint4 v[4] = {value(group, 0), value(group, 1), value(group, 2), value(group, 3)};
+    const uint32_t* w[4] = {&v[0].x, &v[1].x, &v[2].x, &v[3].x};
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i) {
+      mma_bf16(out[group * 8 + 2 * i], p, first_of(w[0][i], w[1][i]), first_of(w[2][i], w[3][i]));
+      mma_bf16(out[group * 8 + 2 * i + 1], p, second_of(w[0][i], w[1][i]), second_of(w[2][i], w[3][i]));
+    }
+  }
+}
+
+// -- few tokens
+
+constexpr unsigned kWarps = 4, kStep = 32;  // positions that a warp takes at once
+
+struct RunningRow {  // of one of this lane's two rows
+  float most = -INFINITY, sum = 0;
+};
+
+// Scores of kStep positions -> weights; what was gathered so far is scaled to the new maximum.
+template <unsigned kTiles, unsigned kOut>
+__device__ void soften(float (&s)[kTiles][4], RunningRow (&rows)[2], float (&out)[kOut][4]) {
+#pragma unroll
+  for (unsigned r = 0; r < 2; ++r) {
+    float most = rows[r].most;
+#pragma unroll
+    for (unsigned t = 0; t < kTiles; ++t) most = fmaxf(most, fmaxf(s[t][2 * r], s[t][2 * r + 1]));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    const float safe = most == -INFINITY ? 0.0f : most;
+    const float keep = exp2f(rows[r].most - safe);
+    float sum = 0;
+#pragma unroll
+    for (unsigned t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (unsigned e = 0; e < 2; ++e) sum += s[t][2 * r + e] = exp2f(s[t][2 * r + e] - safe);
+    rows[r].most = most;
+    rows[r].sum = rows[r].sum * keep + sum;  // of this lane's columns; added up at the end
+#pragma unroll
+    for (unsigned j = 0; j < kOut; ++j) {
+      out[j][2 * r] *= keep;
+      out[j][2 * r + 1] *= keep;
+    }
+  }
+}
+
+// A block is 16 query heads of one token and key/value head, and one part of the positions; its warps take
+// kStep positions in turn. What it gathers (maximum in powers of two, sum, values) goes to a.parts.
+template <unsigned kDim>
+__global__ void __launch_bounds__(kWarps * 32) flash_decode_kernel(Attend a, size_t part_positions) {
+  wait_for_previous();
+  let_next_begin();
+  extern __shared__ float room[];  // [kWarps][16][kDim] values, then [kWarps][16][2]
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = a.n_heads / a.n_kv_heads,
+                 tiles = (group + 15) / 16;
+  const size_t t = blockIdx.y, kv_head = blockIdx.x / tiles, first_head = blockIdx.x % tiles * 16;
+  const unsigned n_rows = min(16u, group - static_cast<unsigned>(first_head));
+  const size_t last = a.tokens[t].position, low = first_seen(a.window, last);
+  const size_t part = low / part_positions + blockIdx.z, from = part * part_positions;
+  if (from > last) return;
+  const LayerCache cache = a.tokens[t].layers[a.layer];
+  const auto* keys = static_cast<const __nv_bfloat16*>(cache.keys) + kv_head * cache.rows * kDim;
+  const auto* values = static_cast<const __nv_bfloat16*>(cache.values) + kv_head * cache.rows * kDim;
+  const float* queries = a.q + (t * a.n_heads + kv_head * group + first_head) * kDim;
+  uint32_t q[kDim / 16][4];
+  load_queries<kDim>(q, [&](unsigned r) { return r < n_rows ? queries + r * kDim : nullptr; });
+
+  float out[kDim / 8][4] = {};
+  RunningRow rows[2];
+  const size_t end = min(from + part_positions, last + 1);
+  const float scale = a.scale * kLog2e;
+  for (size_t at = from + warp * kStep; at < end; at += kWarps * kStep) {
+    float s[kStep / 8][4] = {};
+#pragma unroll
+    for (unsigned tile = 0; tile < kStep / 8; ++tile) {
+      const size_t row = min(at + tile * 8 + lane / 4, last) % cache.rows;
+      const auto* key = reinterpret_cast<const uint4*>(keys + row * kDim) + lane % 4;
+      score<kDim>(s[tile], q, [&](unsigned chunk) { return __ldg(key + chunk * 4); });
+#pragma unroll
+      for (unsigned e = 0; e < 4; ++e) {
+        const size_t position = at + tile * 8 + 2 * (lane % 4) + e % 2;
+        s[tile][e] = position < low || position > last ? -INFINITY : s[tile][e] * scale;
+      }
+    }
+    soften(s, rows, out);
+#pragma unroll
+    for (unsigned step = 0; step < kStep / 16; ++step) {
+      const auto &s0 = s[2 * step], &s1 = s[2 * step + 1];
+      const uint32_t p[4] = {pack_bf16(s0[0], s0[1]), pack_bf16(s0[2], s0[3]), pack_bf16(s1[0], s1[1]),
+                             pack_bf16(s1[2], s1[3])};
+      const uint4* value[4];
+#pragma unroll
+      for (unsigned i = 0; i < 4; ++i) {
+        const size_t row = min(at + step * 16 + 2 * (lane % 4) + i % 2 + i / 2 * 8, last) % cache.rows;
+        value[i] = reinterpret_cast<const uint4*>(values + row * kDim) + lane / 4;
+      }
+      weigh<kDim>(out, p, [&](unsigned g, unsigned i) { return __ldg(value[i] + g * 8); });
+    }
+  }
+
+  // The warps' shares, in order.
+  float* states = room + kWarps * 16 * kDim;
+#pragma unroll
+  for (unsigned r = 0; r < 2; ++r) {
+    float sum = rows[r].sum;
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    const unsigned row = lane / 4 + 8 * r;
+    if (row >= n_rows) continue;
+    if (lane % 4 == 0) {
+      states[(warp * 16 + row) * 2] = rows[r].most;
+      states[(warp * 16 + row) * 2 + 1] = sum;
+    }
+    float* to = room + (warp * 16 + row) * kDim;
+#pragma unroll
+    for (unsigned j = 0; j < kDim / 8; ++j)
+#pragma unroll
+      for (unsigned e = 0; e < 2; ++e) to[j / 8 * 64 + (2 * (lane % 4) + e) * 8 + j % 8] = out[j][2 * r + e];
+  }
+  __syncthreads();
+  for (unsigned i = threadIdx.x; i < n_rows * kDim; i += blockDim.x) {
+    const unsigned row = i / kDim, c = i % kDim;
+    float most = -INFINITY, sum = 0, value = 0;
+    for (unsigned w = 0; w < kWarps; ++w) most = fmaxf(most, states[(w * 16 + row) * 2]);
+    for (unsigned w = 0; w < kWarps; ++w) {
+      const float m = states[(w * 16 + row) * 2], keep = m == -INFINITY ? 0.0f : exp2f(m - most);
+      sum += keep * states[(w * 16 + row) * 2 + 1];
+      value += keep * room[(w * 16 + row) * kDim + c];
+    }
+    float* to = a.parts +
+                ((t * a.n_heads + kv_head * group + first_head + row) * a.n_parts + blockIdx.z) * (kDim + 2);
+    to[2 + c] = value;
+    if (c == 0) {
+      to[0] = most;
+      to[1] = sum;
+    }
+  }
+}
+
+// A block is one head of one token: the parts in order, sink, gate; its columns quantised where y wants it
+// and a head is whole spans.
+__global__ void merge_kernel(Attend a, size_t part_positions, Vectors y) {
+  wait_for_previous();
+  let_next_begin();
+  extern __shared__ float weight[];  // [n_parts]
+  __shared__ float room[33];
+  const size_t t = blockIdx.x, head = blockIdx.y, last = a.tokens[t].position,
+               low = first_seen(a.window, last), n = last / part_positions - low / part_positions + 1;
+  const unsigned dim = static_cast<unsigned>(a.value_dim);
+  const float* parts = a.parts + (t * a.n_heads + head) * a.n_parts * (dim + 2);
+  float most = -INFINITY;
+  for (size_t p = threadIdx.x; p < n; p += blockDim.x) most = fmaxf(most, parts[p * (dim + 2)]);
+  most = block_max(most, room);
+  const float sink = a.sinks ? a.sinks[head] * kLog2e : -INFINITY;
+  most = fmaxf(most, sink);
+  float sum = 0;
+  for (size_t p = threadIdx.x; p < n; p += blockDim.x) {
+    const float w = exp2f(parts[p * (dim + 2)] - most);
+    weight[p] = w;
+    sum += w * parts[p * (dim + 2) + 1];
+  }
+  sum = block_sum(sum, room);  // a barrier, too: weights are there
+  if (a.sinks) sum += exp2f(sink - most);
+  const float inverse = __fdiv_rn(1.0f, sum);
+  // Four columns per thread; whole warps, as quantising wants them.
+  const unsigned quads = dim / 4;
+  for (unsigned i = threadIdx.x; i < (quads + 31) / 32 * 32; i += blockDim.x) {
+    float x[4] = {};
+#pragma unroll 4
+    for (size_t p = 0; i < quads && p < n; ++p) {
+      const float w = weight[p];
+      const auto* from = reinterpret_cast<const float2*>(parts + p * (dim + 2) + 2 + 4 * i);
+      const float2 v0 = from[0], v1 = from[1];
+      x[0] = fmaf(w, v0.x, x[0]);
+      x[1] = fmaf(w, v0.y, x[1]);
+      x[2] = fmaf(w, v1.x, x[2]);
+      x[3] = fmaf(w, v1.y, x[3]);
+    }
+#pragma unroll
+    for (unsigned j = 0; i < quads && j < 4; ++j) {
+      x[j] *= inverse;
+      if (a.gate) x[j] *= sigmoid_value(a.gate[t * a.gate_stride + head * a.gate_head + 4 * i + j]);
+      a.out[(t * a.n_heads + head) * dim + 4 * i + j] = x[j];
+    }
+    constexpr unsigned kNowhere = 0xffffffffu;
+    store_quantised(make_float4(x[0], x[1], x[2], x[3]), y, t,
+                    i < quads ? static_cast<unsigned>(head) * quads + i : kNowhere);
+  }
+}
+
+// -- many tokens of one sequence
+
+constexpr unsigned kPrefillWarps = 8, kPrefillRows = kPrefillWarps * 16;
+
+template <unsigned kDim>
+struct Prefill {
+  static constexpr unsigned kPositions = kDim <= 128 ? 64 : 32;  // staged at once
+  static constexpr unsigned kChunks = kDim / 8;                  // of 16 bytes in a row
+  static constexpr unsigned kTileBytes = kPositions * kDim * 2;
+  static constexpr unsigned kBytes = 4 * kTileBytes;  // keys and values, twice
+};
+
+__device__ inline void copy_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+
+// So that lanes which read at once meet different banks: keys are read as two rows of four chunks, values as
+// four even or odd rows of two.
+__device__ inline unsigned key_place(unsigned row, unsigned chunk) { return chunk ^ (row & 1) << 2; }
+__device__ inline unsigned value_place(unsigned row, unsigned chunk) { return chunk ^ (row & 7); }
+
+template <unsigned kDim>
+__device__ void stage(const LayerCache& cache, const __nv_bfloat16* keys, const __nv_bfloat16* values,
+                      size_t from, size_t last, uint32_t to) {
+  using P = Prefill<kDim>;
+  for (unsigned i = threadIdx.x; i < P::kPositions * P::kChunks; i += blockDim.x) {
+    const unsigned r = i / P::kChunks, chunk = i % P::kChunks;
+    const size_t row = min(from + r, last) % cache.rows;
+    copy_async(to + (r * P::kChunks + key_place(r, chunk)) * 16, keys + row * kDim + chunk * 8);
+    copy_async(to + P::kTileBytes + (r * P::kChunks + value_place(r, chunk)) * 16,
+               values + row * kDim + chunk * 8);
+  }
+  asm volatile("cp.async.commit_group;");
+}
+
+// A block is kPrefillRows queries (tokens times the heads that share a key/value head); the last tokens,
+// which see most, come first.
+template <unsigned kDim>
+__global__ void __launch_bounds__(kPrefillWarps * 32, 1)
+    flash_prefill_kernel(Attend a, size_t position, unsigned group, unsigned tokens_per_block) {
+  wait_for_previous();
+  let_next_begin();
+  using P = Prefill<kDim>;
+  extern __shared__ uint4 tiles[];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const size_t block = gridDim.x - 1 - blockIdx.x, first = block * tokens_per_block, kv_head = blockIdx.y;
+  const unsigned n_tokens = static_cast<unsigned>(min(size_t{tokens_per_block}, a.n - first)),
+                 n_rows = n_tokens * group;
+  const LayerCache cache = a.tokens[0].layers[a.layer];
+  const auto* keys = static_cast<const __nv_bfloat16*>(cache.keys) + kv_head * cache.rows * kDim;
+  const auto* values = static_cast<const __nv_bfloat16*>(cache.values) + kv_head * cache.rows * kDim;
+  const auto offset = [&](unsigned r) {  // of row r in [n, heads, kDim]
+    return ((first + r / group) * a.n_heads + kv_head * group + r % group) * size_t{kDim};
+  };
+  uint32_t q[kDim / 16][4];
+  load_queries<kDim>(q, [&](unsigned r) {
+    const unsigned row = warp * 16 + r;
+    return row < n_rows ? a.q + offset(row) : nullptr;
+  });
+  size_t row_last[2], row_low[2];
+  for (unsigned r = 0; r < 2; ++r) {
+    const unsigned row = min(warp * 16 + lane / 4 + 8 * r, n_rows - 1);
+    row_last[r] = position + first + row / group;
+    row_low[r] = first_seen(a.window, row_last[r]);
+  }
+  const size_t last = position + first + n_tokens - 1, low = first_seen(a.window, position + first);
+  const float scale = a.scale * kLog2e;
+  float out[kDim / 8][4] = {};
+  RunningRow rows[2];
+
+  const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(tiles));
+  size_t at = low / P::kPositions * P::kPositions;
+  stage<kDim>(cache, keys, values, at, last, shared);
+  for (unsigned turn = 0; at <= last; at += P::kPositions, turn ^= 1) {
+    const size_t next = at + P::kPositions;
+    if (next <= last) {
+      stage<kDim>(cache, keys, values, next, last, shared + (turn ^ 1) * 2 * P::kTileBytes);
+      asm volatile("cp.async.wait_group 1;");
+    } else {
+      asm volatile("cp.async.wait_group 0;");
+    }
+    __syncthreads();
+    const uint4* tile = tiles + turn * 2 * P::kTileBytes / 16;
+    float s[P::kPositions / 8][4] = {};
+#pragma unroll
+    for (unsigned i = 0; i < P::kPositions / 8; ++i) {
+      const unsigned r = i * 8 + lane / 4;
+      score<kDim>(s[i], q,
+                  [&](unsigned chunk) { return tile[r * P::kChunks + key_place(r, chunk * 4 + lane % 4)]; });
+    }
+    const bool whole =
+        next <= row_last[0] + 1 && next <= row_last[1] + 1 && at >= row_low[0] && at >= row_low[1];
+#pragma unroll
+    for (unsigned i = 0; i < P::kPositions / 8; ++i)
+#pragma unroll
+      for (unsigned e = 0; e < 4; ++e) {
+        const size_t p = at + i * 8 + 2 * (lane % 4) + e % 2;
+        const bool seen = whole || (p >= row_low[e / 2] && p <= row_last[e / 2]);
+        s[i][e] = seen ? s[i][e] * scale : -INFINITY;
+      }
+    soften(s, rows, out);
+    const uint4* v = tile + P::kTileBytes / 16;
+#pragma unroll
+    for (unsigned step = 0; step < P::kPositions / 16; ++step) {
+      const auto &s0 = s[2 * step], &s1 = s[2 * step + 1];
+      const uint32_t p[4] = {pack_bf16(s0[0], s0[1]), pack_bf16(s0[2], s0[3]), pack_bf16(s1[0], s1[1]),
+                             pack_bf16(s1[2], s1[3])};
+      weigh<kDim>(out, p, [&](unsigned g, unsigned i) {
+        const unsigned r = step * 16 + 2 * (lane % 4) + i % 2 + i / 2 * 8;
+        return v[r * P::kChunks + value_place(r, g * 8 + lane / 4)];
+      });
+    }
+    __syncthreads();
+  }
+
+#pragma unroll
+  for (unsigned r = 0; r < 2; ++r) {
+    float sum = rows[r].sum, most = rows[r].most;
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    const unsigned row = warp * 16 + lane / 4 + 8 * r;
+    if (row >= n_rows) continue;
+    const size_t head = kv_head * group + row % group, token = first + row / group;
+    float keep = 1;
+    if (a.sinks) {
+      const float sink = a.sinks[head] * kLog2e, more = fmaxf(most, sink);
+      keep = exp2f(most - more);
+      sum = sum * keep + exp2f(sink - more);
+    }
+    const float factor = keep / sum;
+    float* to = a.out + offset(row);
+    const float* gate = a.gate ? a.gate + token * a.gate_stride + head * a.gate_head : nullptr;
+#pragma unroll
+    for (unsigned g = 0; g < kDim / 64; ++g)
+#pragma unroll
+      for (unsigned e = 0; e < 2; ++e)
+#pragma unroll
+        for (unsigned j = 0; j < 8; ++j) {
+          const unsigned c = g * 64 + (2 * (lane % 4) + e) * 8 + j;
+          const float x = out[g * 8 + j][2 * r + e] * factor;
+          to[c] = gate ? x * sigmoid_value(gate[c]) : x;
+        }
+  }
+}
+
+template <class Fn>
+void with_dim(size_t dim, Fn fn) {
+  if (dim == 64)
+    fn(std::integral_constant<unsigned, 64>{});
+  else if (dim == 128)
+    fn(std::integral_constant<unsigned, 128>{});
+  else
+    fn(std::integral_constant<unsigned, 256>{});
+}
+
+template <class Kernel>
+void allow_shared(Kernel* kernel, size_t bytes) {
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      "shared memory of an attention kernel");
+}
+
+}  // namespace
+
+bool flash_can(const Attend& a) {
+  return a.kv == KvType::Bf16 && a.key_dim == a.value_dim && a.n_heads <= kPrefillRows * a.n_kv_heads &&
+         (a.key_dim == 64 || a.key_dim == 128 || a.key_dim == 256);
+}
+
+// More than a hundred blocks at four thousand positions; not more than a merge can take in at a million.
+size_t flash_part(size_t most_positions) {
+  return most_positions <= 16384 ? 128 : most_positions <= 131072 ? 512 : 2048;
+}
+
+size_t flash_parts(size_t most_positions, size_t window) {
+  const size_t part = flash_part(most_positions), all = (most_positions + part - 1) / part;
+  return window ? std::min(all, (window + part - 2) / part + 1) : all;
+}
+
+void flash_decode(const Attend& a, size_t most_positions, const Vectors& y, cudaStream_t stream) {
+  const size_t part = flash_part(most_positions), group = a.n_heads / a.n_kv_heads;
+  with_dim(a.key_dim, [&](auto dim) {
+    const dim3 grid(static_cast<unsigned>(a.n_kv_heads * ((group + 15) / 16)), static_cast<unsigned>(a.n),
+                    static_cast<unsigned>(a.n_parts));
+    const size_t room = kWarps * 16 * (dim() + 2) * sizeof(float);
+    allow_shared(flash_decode_kernel<dim()>, room);
+    launch_overlapped("flash_decode", flash_decode_kernel<dim()>, grid, kWarps * 32, room, stream, a, part);
+  });
+  const dim3 heads(static_cast<unsigned>(a.n), static_cast<unsigned>(a.n_heads));
+  const auto threads = static_cast<unsigned>(std::max<size_t>(32, a.value_dim / 4));
+  allow_shared(merge_kernel, a.n_parts * sizeof(float));
+  launch_overlapped("flash_merge", merge_kernel, heads, threads, a.n_parts * sizeof(float), stream, a, part,
+                    y);
+}
+
+void flash_prefill(const Attend& a, size_t position, cudaStream_t stream) {
+  const auto group = static_cast<unsigned>(a.n_heads / a.n_kv_heads);
+  const unsigned tokens = std::max(1u, kPrefillRows / group);
+  with_dim(a.key_dim, [&](auto dim) {
+    const dim3 grid(static_cast<unsigned>((a.n + tokens - 1) / tokens), static_cast<unsigned>(a.n_kv_heads));
+    allow_shared(flash_prefill_kernel<dim()>, Prefill<dim()>::kBytes);
+    launch_overlapped("flash_prefill", flash_prefill_kernel<dim()>, grid, kPrefillWarps * 32,
+                      Prefill<dim()>::kBytes, stream, a, position, group, tokens);
+  });
+}
+
+}  // namespace moeflux::cuda

@@ -1,0 +1,177 @@
+// A row block of 16 rows times a few vectors: the loops that products and experts share.
+//
+// fast: half a warp owns one chain of the contract and each lane of it one row, so that nothing is exchanged
+// before the sums are complete. exact: 16 sums per row, columns congruent mod 16; a line of 64 bytes holds
+// kWide columns of 16 rows, so that a thread owns one row and kWide neighbouring sums.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/codes.cuh"
+
+namespace moeflux::cuda {
+
+template <int n>
+__device__ inline void load_words(const uint8_t* at, uint32_t (&w)[n]) {
+#pragma unroll
+  for (int j = 0; j < n; ++j)
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(w[j]) : "l"(at + 64 * j));
+}
+
+__device__ inline void load_span(const int8_t* q, int (&x)[16]) {
+  const int4* from = reinterpret_cast<const int4*>(q);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int4 four = from[i];
+    x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+  }
+}
+
+// c[v] = the chain of row `row` of the block for vector[v]. kAhead: spans requested before the first is used.
+template <class C, int kAhead, int kVectors>
+__device__ void chain_sums(const Tiles& m, size_t block, uint32_t row, uint32_t chain, const Quantised& x,
+                           const size_t (&vector)[kVectors], float (&c)[kVectors]) {
+  const uint32_t spans = static_cast<uint32_t>((m.cols + 63) / 64);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) c[v] = 0;
+  for (uint32_t begin = chain; begin < spans; begin += 8 * kAhead) {
+    uint32_t w[kAhead][C::words];
+    typename C::Scales scales[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (const uint32_t s = begin + 8 * i; s < spans) {
+        load_words(span_codes(m, block, s, row), w[i]);
+        scales[i] = C::scales(m, span_scales(m, block, s, row));
+      }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (const uint32_t s = begin + 8 * i; s < spans)
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+          const size_t from = vector[v] * spans + s;
+          int codes[16], dots[2];
+          load_span(x.q + from * 64, codes);
+          C::dot(w[i], codes, dots);
+          c[v] = C::add(scales[i], dots, x.span[from], c[v]);
+        }
+  }
+}
+
+__device__ inline float chain_tree(const float (&c)[8][16], uint32_t row) {
+  const auto e = [&](int k) { return __fadd_rn(c[k][row], c[k + 4][row]); };
+  return __fadd_rn(__fadd_rn(e(0), e(2)), __fadd_rn(e(1), e(3)));
+}
+
+template <MatrixType kType>
+inline constexpr int kWide = kType == MatrixType::F32                                ? 1
+                             : kType == MatrixType::F16 || kType == MatrixType::Bf16 ? 2
+                                                                                     : 4;
+
+// Columns 16 i + kWide * phase + b of span s, for i < 4 and b < kWide, decoded.
+template <MatrixType kType>
+__device__ void decode_span(const Tiles& m, size_t block, uint32_t s, uint32_t row, uint32_t phase,
+                            float (&out)[4][kWide<kType>]) {
+  const uint32_t spans = static_cast<uint32_t>(m.tile_spans), tile = s / spans;
+  const uint8_t* at = m.data + (block * m.n_tiles + tile) * m.tile_bytes;
+  const uint8_t* codes = at + (s % spans) * m.span_bytes + row * 4 + phase * 64;
+  const auto word = [&](int i) {
+    return __ldg(reinterpret_cast<const uint32_t*>(codes + i * (64 * 16 / kWide<kType>)));
+  };
+  if constexpr (kType == MatrixType::F32) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out[i][0] = __uint_as_float(word(i));
+  } else if constexpr (kType == MatrixType::Bf16 || kType == MatrixType::F16) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t w = word(i);
+      out[i][0] = kType == MatrixType::Bf16 ? bf16_value(w & 0xffff) : f16_value(static_cast<uint16_t>(w));
+      out[i][1] = kType == MatrixType::Bf16 ? __uint_as_float(w & 0xffff0000u)
+                                            : f16_value(static_cast<uint16_t>(w >> 16));
+    }
+  } else {
+    constexpr bool kFour = kType == MatrixType::Affine4 || kType == MatrixType::Mxfp4;
+    const uint8_t* scales = at + m.scales_at + row * (m.group_bytes / 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint8_t* place = scales + (m.group == 32 ? i / 2 * m.group_bytes : 0);
+      const float scale = scale_value(m.scale, place);
+      const float bias = kType == MatrixType::Affine4 || kType == MatrixType::Affine8
+                             ? scale_value(m.scale, place + m.bias_after)
+                             : 0.0f;
+      const uint32_t w = kFour ? word(i % 2) >> (i / 2 * 4) : word(i);
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        const uint32_t code = w >> (8 * b) & (kFour ? 15 : 255);
+        if constexpr (kType == MatrixType::Mxfp4)
+          out[i][b] = __fmul_rn(e2m1_value(code), scale);
+        else if constexpr (kType == MatrixType::Fp8)
+          out[i][b] = __fmul_rn(e4m3_value(code), scale);
+        else
+          out[i][b] = __fadd_rn(__fmul_rn(scale, static_cast<float>(code)), bias);
+      }
+    }
+  }
+}
+
+// c[v][b] = sum kWide * phase + b of row `row` of the block for vector x[v].
+template <MatrixType kType, int kAhead, int kVectors>
+__device__ void exact_sums(const Tiles& m, size_t block, uint32_t row, uint32_t phase,
+                           const float* const (&x)[kVectors], float (&c)[kVectors][kWide<kType>]) {
+  constexpr int kEach = kWide<kType>;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+    for (int b = 0; b < kEach; ++b) c[v][b] = 0;
+  const auto add_span = [&](uint32_t s, bool whole) {
+    float w[4][kEach];
+    decode_span<kType>(m, block, s, row, phase, w);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int b = 0; b < kEach; ++b) {
+        const uint32_t col = s * 64 + 16 * i + kEach * phase + b;
+        if (whole || col < m.cols)
+#pragma unroll
+          for (int v = 0; v < kVectors; ++v) c[v][b] = __fadd_rn(c[v][b], __fmul_rn(w[i][b], x[v][col]));
+      }
+  };
+  const uint32_t whole = static_cast<uint32_t>(m.cols / 64);
+#pragma unroll(kAhead)
+  for (uint32_t s = 0; s < whole; ++s) add_span(s, true);
+  if (whole * 64 < m.cols) add_span(whole, false);
+}
+
+__device__ inline float exact_tree(const float (&sums)[16][17], uint32_t row) {
+  float tree[16];
+#pragma unroll
+  for (int l = 0; l < 16; ++l) tree[l] = sums[l][row];
+#pragma unroll
+  for (int half = 8; half > 0; half /= 2)
+#pragma unroll
+    for (int l = 0; l < half; ++l) tree[l] = __fadd_rn(tree[l], tree[l + half]);
+  return tree[0];
+}
+
+// Calls fn with the type as a constant.
+template <class Fn>
+void with_type(MatrixType type, Fn fn) {
+  using enum MatrixType;
+  switch (type) {
+    case F32:
+      return fn(std::integral_constant<MatrixType, F32>{});
+    case F16:
+      return fn(std::integral_constant<MatrixType, F16>{});
+    case Bf16:
+      return fn(std::integral_constant<MatrixType, Bf16>{});
+    case Affine4:
+      return fn(std::integral_constant<MatrixType, Affine4>{});
+    case Affine8:
+      return fn(std::integral_constant<MatrixType, Affine8>{});
+    case Mxfp4:
+      return fn(std::integral_constant<MatrixType, Mxfp4>{});
+    case Fp8:
+      return fn(std::integral_constant<MatrixType, Fp8>{});
+  }
+}
+
+}  // namespace moeflux::cuda

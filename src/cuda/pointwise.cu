@@ -1,0 +1,73 @@
+#include "cuda/overlap.cuh"
+#include "cuda/pointwise.h"
+#include "cuda/reduce.cuh"
+#include "cuda/span.cuh"
+
+namespace moeflux::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+unsigned threads_for(size_t cols) {
+  const size_t warps = (cols + 127) / 128;  // four values per thread
+  return static_cast<unsigned>(32 * (warps < 1 ? 1 : warps > 16 ? 16 : warps));
+}
+
+__global__ void rope_table_kernel(const TokenInfo* tokens, const float* inv_freq, unsigned half, float scale,
+                                  float* cosine, float* sine) {
+  wait_for_previous();
+  let_next_begin();
+  const unsigned t = blockIdx.x;
+  const float position = static_cast<float>(tokens[t].position);
+  for (unsigned i = threadIdx.x; i < half; i += blockDim.x) {
+    float s, c;
+    sincosf(__fmul_rn(position, inv_freq[i]), &s, &c);
+    cosine[t * half + i] = __fmul_rn(c, scale);
+    sine[t * half + i] = __fmul_rn(s, scale);
+  }
+}
+
+__global__ void rms_norm_kernel(const float* x, size_t x_stride, const uint32_t* rows, const float* w,
+                                float eps, Vectors out) {
+  wait_for_previous();
+  let_next_begin();
+  __shared__ float room[33];
+  const size_t t = blockIdx.x, from = rows ? rows[t] : t;
+  const unsigned cols = static_cast<unsigned>(out.cols);
+  x += from * x_stride;
+  float sum = 0;
+  for (unsigned i = threadIdx.x; i < cols; i += blockDim.x) sum = fmaf(x[i], x[i], sum);
+  sum = block_sum(sum, room);
+  const float inverse = __fdiv_rn(1.0f, sqrtf(sum / static_cast<float>(cols) + eps));
+  store_vector(out, t, [&](unsigned i) { return w[i] * (x[i] * inverse); });
+}
+
+__global__ void add_kernel(float* x, const float* y, size_t n) {
+  wait_for_previous();
+  let_next_begin();
+  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) x[i] += y[i];
+}
+
+unsigned blocks(size_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
+
+}  // namespace
+
+void rope_table(const TokenInfo* tokens, size_t n, const float* inv_freq, size_t half, float scale,
+                float* cosine, float* sine, cudaStream_t stream) {
+  if (half == 0) return;
+  launch_overlapped("rope_table", rope_table_kernel, static_cast<unsigned>(n), 64, 0, stream, tokens,
+                    inv_freq, static_cast<unsigned>(half), scale, cosine, sine);
+}
+
+void rms_norm(const float* x, size_t x_stride, const uint32_t* rows, const float* w, float eps,
+              const Vectors& out, cudaStream_t stream) {
+  launch_overlapped("rms_norm", rms_norm_kernel, static_cast<unsigned>(out.n), threads_for(out.cols), 0,
+                    stream, x, x_stride, rows, w, eps, out);
+}
+
+void add(float* x, const float* y, size_t n, cudaStream_t stream) {
+  launch_overlapped("add", add_kernel, blocks(n), kThreads, 0, stream, x, y, n);
+}
+
+}  // namespace moeflux::cuda
