@@ -43,7 +43,7 @@ struct AnswerEvent {
 struct AnswerOptions {
   AnswerFormat format = AnswerFormat::Plain;
   bool starts_in_thought = false;
-  OrderedJson tools;  // as given to the template: says which arguments are strings; may be null
+  OrderedJson tools = {};  // as given to the template: says which arguments are strings; may be null
 };
 
 class AnswerParser {

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "io/file.h"
+#include "text/answer_parser.h"
 #include "text/jinja_template.h"
 
 namespace moeflux {
@@ -35,6 +36,8 @@ class ChatTemplate {
   // The same with every variable given: nothing is added but the special tokens that are not among them.
   std::string render_variables(const OrderedJson& variables, const jinja::LocalTime& now) const;
 
+  // How this template's model writes thoughts and tool calls.
+  AnswerFormat answer_format() const { return answer_format_; }
   // The text of a special token such as "eos_token"; nothing where the folder names none.
   std::optional<std::string> special_token(std::string_view name) const;
 
@@ -50,6 +53,7 @@ class ChatTemplate {
   const jinja::Template& choose(const OrderedJson& variables) const;
 
   std::vector<Variant> variants_;
+  AnswerFormat answer_format_ = AnswerFormat::Plain;
   OrderedJson special_tokens_ = OrderedJson::object();
 };
 

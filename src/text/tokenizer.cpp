@@ -199,6 +199,13 @@ std::string Tokenizer::decode(std::span<const Token> ids, bool skip_special) con
   return well_formed_bytes(bytes) == bytes.size() ? bytes : replace_ill_formed(bytes);
 }
 
+std::string Tokenizer::token_bytes(Token id) const {
+  std::string bytes;
+  Decoder::Place inside{false, 0};
+  append_bytes(id, false, inside, bytes);
+  return bytes;
+}
+
 std::optional<Token> Tokenizer::find(std::string_view spelling) const {
   if (const auto added = parts_->by_content.find(spelling); added != parts_->by_content.end())
     return added->second;

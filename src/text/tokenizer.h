@@ -47,6 +47,9 @@ class Tokenizer {
 
   // Ids that stand for nothing give no text. Bytes that are no UTF-8 give U+FFFD.
   std::string decode(std::span<const Token> ids, bool skip_special = false) const;
+  // What a token stands for inside a text; may be a part of a character. Empty for ids that stand for
+  // nothing.
+  std::string token_bytes(Token id) const;
 
   // The id of an added token or, where there is none, of a token as the file spells it.
   std::optional<Token> find(std::string_view spelling) const;

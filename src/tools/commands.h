@@ -26,6 +26,8 @@ void add_template_command(CLI::App& app);
 // Thrown by a command whose work was done but whose answer is "no": the program exits with 1 and says nothing
 // more.
 struct Unsuccessful {};
+// Thrown by a command that the user has stopped with Ctrl-C: the program exits with 130, as if killed by it.
+struct Interrupted {};
 
 // An option that takes a size such as 6GiB.
 CLI::Option* add_bytes_option(CLI::App& app, const std::string& name, std::optional<uint64_t>& into,

@@ -48,7 +48,8 @@ int main(int argc, char** argv) {
       "A published checkpoint is converted once into a package; every other command works on packages:\n"
       "  moeflux convert Qwen3-30B-A3B/ qwen3-30b.moe     make a package (4-bit experts)\n"
       "  moeflux plan qwen3-30b.moe --ram 6GiB            what goes where, bytes per token\n"
-      "  moeflux run qwen3-30b.moe --tokens 1,2,3 -n 16   continue a prompt\n"
+      "  moeflux run qwen3-30b.moe 'Once upon a time'     continue a text\n"
+      "  moeflux run qwen3-30b.moe --chat 'Who are you?'  ask a question\n"
       "\n"
       "`moeflux COMMAND --help` explains each command. Exit codes: 0 success, 1 failure, 2 wrong usage.",
       "moeflux"};
@@ -82,6 +83,8 @@ int main(int argc, char** argv) {
     return 2;
   } catch (const Unsuccessful&) {
     return 1;
+  } catch (const Interrupted&) {
+    return 130;
   } catch (const std::bad_alloc&) {
     std::fputs("moeflux: out of memory\n", stderr);
   } catch (const std::exception& e) {

@@ -1,7 +1,6 @@
-#include <cstdio>
-
 #include "text/chat_template.h"
 #include "tools/commands.h"
+#include "tools/standard_streams.h"
 
 namespace moeflux {
 namespace {
@@ -27,9 +26,7 @@ void render(const Options& o) {
   if (!variables.is_object()) fail(Errc::Corrupt, "{}: want a JSON object of variables", o.input);
   const jinja::LocalTime now = time_of(variables, o.input);
   variables.erase("now");
-  const std::string text = chat.render_variables(variables, now);
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
-    fail(Errc::Io, "writing to standard output failed");
+  write_out(chat.render_variables(variables, now));
 }
 
 }  // namespace

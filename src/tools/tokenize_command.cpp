@@ -1,12 +1,11 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 
 #include "base/json.h"
 #include "text/tokenizer.h"
 #include "tools/commands.h"
+#include "tools/standard_streams.h"
 
 namespace moeflux {
 namespace {
@@ -15,23 +14,6 @@ struct Options {
   std::string source;
   bool special = false, jsonl = false, decode = false;
 };
-
-std::string read_standard_input() {
-  std::string text;
-  char buffer[1 << 16];
-  while (true) {
-    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_errno(errno, "reading standard input");
-    if (n == 0) return text;
-    text.append(buffer, static_cast<size_t>(n));
-  }
-}
-
-void write(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
-    fail(Errc::Io, "writing to standard output failed");
-}
 
 std::string ids_json(const std::vector<Token>& ids) { return fmt::format("[{}]", fmt::join(ids, ",")); }
 
@@ -69,19 +51,19 @@ void encode(const Tokenizer& tokenizer, const Options& o, std::string_view input
   const Markers markers = o.special ? Markers::Recognised : Markers::AsText;
   if (o.jsonl) {
     for_each_line(input, [&](std::string_view line, const std::string& where) {
-      write(ids_json(tokenizer.encode(parse_text(line, where), markers)) + "\n");
+      write_out(ids_json(tokenizer.encode(parse_text(line, where), markers)) + "\n");
     });
     return;
   }
   if (const size_t good = well_formed_bytes(input); good != input.size())
     fmt::print(stderr, "standard input is not UTF-8 at byte {}; such bytes are read as U+FFFD\n", good);
-  write(ids_json(tokenizer.encode(input, markers)) + "\n");
+  write_out(ids_json(tokenizer.encode(input, markers)) + "\n");
 }
 
 void decode(const Tokenizer& tokenizer, const Options& o, std::string_view input) {
-  if (!o.jsonl) return write(tokenizer.decode(parse_ids(input, "standard input")));
+  if (!o.jsonl) return write_out(tokenizer.decode(parse_ids(input, "standard input")));
   for_each_line(input, [&](std::string_view line, const std::string& where) {
-    write(Json(tokenizer.decode(parse_ids(line, where))).dump() + "\n");
+    write_out(Json(tokenizer.decode(parse_ids(line, where))).dump() + "\n");
   });
 }
 

@@ -108,4 +108,24 @@ const fs::path& golden_package(const std::string& family) {
   return made[family] = folder / family;
 }
 
+const fs::path& text_package(const std::string& family, const std::string& tokenizer) {
+  static const TempFolder folder;
+  static std::map<std::string, fs::path> made;
+  const std::string name = family + "-" + tokenizer;
+  if (const auto it = made.find(name); it != made.end()) return it->second;
+  const fs::path package = folder / name;
+  fs::copy(golden_package(family), package, fs::copy_options::recursive);
+  const auto replace = [&](const std::string& file, const std::string& text) {
+    fs::remove(package / file);
+    write_file(package / file, text);
+  };
+  replace("tokenizer.json", read_file(data_folder() / "tokenizers" / tokenizer / "tokenizer.json"));
+  replace("tokenizer_config.json", "{}");
+  replace("generation_config.json", R"({"eos_token_id": 288, "temperature": 0.9, "top_k": 40})");
+  replace("chat_template.jinja",
+          "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content | trim }}<|end|>{% endfor %}"
+          "{% if add_generation_prompt %}<|start|>assistant\n{% if think %}<think>\n{% endif %}{% endif %}");
+  return made[name] = package;
+}
+
 }  // namespace moeflux::test
