@@ -16,8 +16,6 @@ namespace {
 
 const std::vector<Token> kPrompt = {1, 17, 400, 32, 5, 77};
 
-fs::path demo() { return test::data_folder() / "demo" / "storyteller.moe"; }
-
 EngineOptions small(size_t ctx = 64) {
   EngineOptions o;
   o.ctx = ctx;
@@ -39,7 +37,7 @@ Generated run(Engine& engine, const GenerateOptions& options, const OnToken& on_
 }
 
 TEST(Generate, TemperatureZeroIsTheLargestLogitEachTime) {
-  Engine engine(demo(), small());
+  Engine engine(test::storyteller(), small());
   GenerateOptions o;
   o.sampler.temperature = 0;
   o.max_tokens = 12;
@@ -57,7 +55,7 @@ TEST(Generate, TemperatureZeroIsTheLargestLogitEachTime) {
 }
 
 TEST(Generate, TheSameSeedGivesTheSameTokensHoweverTheyAreComputed) {
-  Engine engine(demo(), small());
+  Engine engine(test::storyteller(), small());
   const Generated want = run(engine, sampled(24));
   ASSERT_EQ(want.tokens.size(), 24u);
   for (const std::string& isa : isa_names())
@@ -67,7 +65,7 @@ TEST(Generate, TheSameSeedGivesTheSameTokensHoweverTheyAreComputed) {
         o.threads = threads;
         o.isa = isa;
         o.chunk = chunk;
-        Engine other(demo(), o);
+        Engine other(test::storyteller(), o);
         EXPECT_EQ(run(other, sampled(24)).tokens, want.tokens) << isa << ", " << threads << " threads";
       }
   GenerateOptions other_seed = sampled(24);
@@ -76,7 +74,7 @@ TEST(Generate, TheSameSeedGivesTheSameTokensHoweverTheyAreComputed) {
 }
 
 TEST(Generate, APromptInTwoPartsGivesTheSameTokens) {
-  Engine engine(demo(), small());
+  Engine engine(test::storyteller(), small());
   GenerateOptions o = sampled(10);
   o.sampler.penalties.repetition = 1.3;
   const Generated want = run(engine, o);
@@ -87,7 +85,7 @@ TEST(Generate, APromptInTwoPartsGivesTheSameTokens) {
 }
 
 TEST(Generate, StopTokensEndItAndAreNotHandedOut) {
-  Engine engine(demo(), small());
+  Engine engine(test::storyteller(), small());
   const Generated all = run(engine, sampled(20));
   GenerateOptions o = sampled(20);
   o.stop_tokens = {all.tokens[7], 1u << 30};
@@ -113,7 +111,7 @@ TEST(Generate, StopTokensEndItAndAreNotHandedOut) {
 }
 
 TEST(Generate, CallbacksEndIt) {
-  Engine engine(demo(), small());
+  Engine engine(test::storyteller(), small());
   for (const Next next : {Next::Stop, Next::Cancel}) {
     size_t count = 0;
     const Generated got =
@@ -127,7 +125,7 @@ TEST(Generate, CallbacksEndIt) {
 TEST(Generate, APromptCanBeCancelledBetweenChunks) {
   EngineOptions chunked = small();
   chunked.chunk = 2;
-  Engine engine(demo(), chunked);
+  Engine engine(test::storyteller(), chunked);
   std::vector<size_t> seen;
   GenerateOptions o = sampled(5);
   o.on_prompt = [&](size_t done) {
@@ -145,7 +143,7 @@ TEST(Generate, APromptCanBeCancelledBetweenChunks) {
 }
 
 TEST(Generate, AFullContextEndsIt) {
-  Engine engine(demo(), small(16));
+  Engine engine(test::storyteller(), small(16));
   const auto sequence = engine.make_sequence();
   GenerateOptions o = sampled(1000);
   const Generated got = generate(engine, *sequence, kPrompt, o);
@@ -157,7 +155,7 @@ TEST(Generate, AFullContextEndsIt) {
 }
 
 TEST(Generate, MasksAreAskedForEveryToken) {
-  Engine engine(demo(), small());
+  Engine engine(test::storyteller(), small());
   std::vector<uint64_t> mask(engine.config().n_vocab / 64 + 1);
   Token turn = 100;
   GenerateOptions o = sampled(6);
@@ -171,7 +169,7 @@ TEST(Generate, MasksAreAskedForEveryToken) {
 }
 
 TEST(Generate, LogprobsComeWithEveryToken) {
-  Engine engine(demo(), small());
+  Engine engine(test::storyteller(), small());
   GenerateOptions o = sampled(8);
   o.sampler.logprobs = 5;
   run(engine, o, [&](const Sample& s) {
@@ -184,14 +182,14 @@ TEST(Generate, LogprobsComeWithEveryToken) {
 }
 
 TEST(Generate, NothingAskedForIsNothingComputed) {
-  Engine engine(demo(), small());
+  Engine engine(test::storyteller(), small());
   const auto sequence = engine.make_sequence();
   EXPECT_TRUE(generate(engine, *sequence, kPrompt, sampled(0)).tokens.empty());
   EXPECT_EQ(sequence->position(), 0u);
 }
 
 TEST(Generate, BadInputIsRefused) {
-  Engine engine(demo(), small());
+  Engine engine(test::storyteller(), small());
   const auto sequence = engine.make_sequence();
   EXPECT_THROW(generate(engine, *sequence, {}, sampled(3)), Error);
   EXPECT_THROW(generate(engine, *sequence, std::vector<Token>{1u << 30}, sampled(3)), Error);
@@ -202,7 +200,7 @@ TEST(Generate, BadInputIsRefused) {
 }
 
 TEST(Generate, ThePackageKnowsItsDefaults) {
-  Engine engine(demo(), small());
+  Engine engine(test::storyteller(), small());
   const GenerationConfig file = read_generation_config(engine.package().folder());
   EXPECT_EQ(default_sampling(file).temperature, 0.7);
   EXPECT_EQ(default_sampling(file).top_k, 20u);

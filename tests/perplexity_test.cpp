@@ -325,6 +325,27 @@ TEST(Perplexity, TheProgramPrintsItsFiguresToStdoutOnly) {
   EXPECT_EQ(r.out.find("KL"), std::string::npos) << r.out;
 }
 
+TEST(Perplexity, TextAndItsTokenIdsGiveTheSame) {
+  const TempFolder temp;
+  const std::string text = "<|im_start|>user\nTell me a story.<|im_end|>\nOnce upon a time";
+  test::write_file(temp / "text.txt", text);
+  test::write_file(temp / "text.jsonl", Json{{"text", text}}.dump());
+  test::write_file(temp / "ids", run_program({"tokenize", test::storyteller(), "--special"}, text).out);
+  test::write_file(temp / "plain", run_program({"tokenize", test::storyteller()}, text).out);
+  const auto measure = [&](const char* file, std::vector<std::string> more = {}) {
+    std::vector<std::string> args = {"perplexity", test::storyteller(), temp / file, "--json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const auto r = run_program(args);
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    return r.out;
+  };
+  EXPECT_EQ(measure("text.txt"), measure("ids"));
+  EXPECT_EQ(measure("text.jsonl"), measure("ids"));
+  EXPECT_EQ(measure("text.txt", {"--no-special"}), measure("plain"));
+  EXPECT_NE(measure("plain"), measure("ids"));
+  EXPECT_EQ(parse_json(measure("text.txt", {"--per-document", "5"}), "json")["tokens"], 4);
+}
+
 TEST(Perplexity, BadInputIsRefusedWithFileLineAndNumbers) {
   const TempFolder temp;
   const fs::path& package = test::golden_package("mixtral");
@@ -338,8 +359,8 @@ TEST(Perplexity, BadInputIsRefusedWithFileLineAndNumbers) {
                         {"1,2,3\n4,4294967295\n", {}, {"line 2", "token 4294967295", "vocabulary of 512"}},
                         {"[1, 2, 3]\n[1, 99999999999999999999]\n", {}, {"/ids: line 2", "1e+20"}},
                         {"1,2,3\n\n%&/()=\n", {}, {"/ids: line 3", "%&/()="}},
-                        {"{\"text\": \"Once upon\"}\n", {}, {"/ids: line 1", "Once upon", "tokenizer"}},
-                        {"Once upon a time\n", {}, {"/ids: line 1", "Once", "tokenizer"}},
+                        {"{\"text\": \"Once upon\"}\n", {}, {package.string() + "/tokenizer.json"}},
+                        {"Once upon a time\n", {}, {"/ids: line 1", "Once", "*.txt"}},
                         {"1,2,3\n", {"--ctx", "1"}, {"a context of 1 token leaves nothing to predict"}},
                         {"1,2,3\n", {"--ctx", "1000000"}, {"1000000"}},
                         {"1,2,3\n", {"--reference", "/no/such"}, {"/no/such"}}};

@@ -107,7 +107,7 @@ TEST(Program, HelpAndVersionGoToStdout) {
 }
 
 TEST(Program, TokenizeTurnsTextIntoIdsAndBack) {
-  const std::string package = (test::data_folder() / "demo" / "storyteller.moe").string();
+  const std::string package = test::storyteller().string();
   const auto encoded = run_program({"tokenize", package}, "Once upon a time<|im_end|>\n");
   EXPECT_EQ(encoded.exit_code, 0) << encoded.err;
   EXPECT_EQ(run_program({"tokenize", package, "--decode"}, encoded.out).out, "Once upon a time<|im_end|>\n");
@@ -120,7 +120,7 @@ TEST(Program, TokenizeTurnsTextIntoIdsAndBack) {
 }
 
 TEST(Program, TokenizeNamesWhatItCannotRead) {
-  const std::string package = (test::data_folder() / "demo" / "storyteller.moe").string();
+  const std::string package = test::storyteller().string();
   const std::vector<std::tuple<std::vector<std::string>, std::string, std::string>> cases = {
       {{"--decode"}, "[1,-2]", "-2"},
       {{"--decode"}, "{}", "array"},

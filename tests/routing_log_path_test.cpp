@@ -12,8 +12,6 @@ namespace {
 using test::run_program;
 using test::TempFolder;
 
-const fs::path kDemo = test::data_folder() / "demo";
-
 std::vector<RoutingStep> read_log(const fs::path& path) {
   RoutingLogReader reader(path);
   std::vector<RoutingStep> steps;
@@ -47,9 +45,8 @@ TEST(RoutingLogPath, RunRecordsPromptAndNewTokens) {
 TEST(RoutingLogPath, RoutesDoNotDependOnTheChunk) {
   const TempFolder temp;
   for (const char* chunk : {"1", "512"}) {
-    const auto r =
-        run_program({"perplexity", kDemo / "storyteller.moe", kDemo / "heldout_ids.jsonl", "--tokens", "300",
-                     "--threads", "1", "--chunk", chunk, "--routing-log", temp / chunk});
+    const auto r = run_program({"perplexity", test::storyteller(), test::heldout(), "--tokens", "300",
+                                "--threads", "1", "--chunk", chunk, "--routing-log", temp / chunk});
     ASSERT_EQ(r.exit_code, 0) << r.err;
   }
   const auto one = read_log(temp / "1");
@@ -60,13 +57,8 @@ TEST(RoutingLogPath, RoutesDoNotDependOnTheChunk) {
 TEST(RoutingLogPath, AReferenceIsNotRecorded) {
   const TempFolder temp;
   const auto measure = [&](const std::string& log, std::vector<std::string> more) {
-    std::vector<std::string> args = {"perplexity",
-                                     kDemo / "storyteller.moe",
-                                     kDemo / "heldout_ids.jsonl",
-                                     "--tokens",
-                                     "50",
-                                     "--routing-log",
-                                     temp / log};
+    std::vector<std::string> args = {"perplexity", test::storyteller(), test::heldout(), "--tokens",
+                                     "50",         "--routing-log",     temp / log};
     args.insert(args.end(), more.begin(), more.end());
     return run_program(args);
   };
@@ -107,8 +99,8 @@ TEST(RoutingLogPath, TheSecondOfTwoTapsSeesWhatTheFirstHasChanged) {
 
 TEST(RoutingLogPath, CacheSimComparesPoliciesWithTheOptimum) {
   const TempFolder temp;
-  ASSERT_EQ(run_program({"perplexity", kDemo / "storyteller.moe", kDemo / "heldout_ids.jsonl", "--tokens",
-                         "800", "--threads", "1", "--chunk", "1", "--routing-log", temp / "log"})
+  ASSERT_EQ(run_program({"perplexity", test::storyteller(), test::heldout(), "--tokens", "800", "--threads",
+                         "1", "--chunk", "1", "--routing-log", temp / "log"})
                 .exit_code,
             0);
   const auto r = run_program({"cache-sim", temp / "log", "--slots", "64,50%", "--json"});
@@ -134,8 +126,8 @@ TEST(RoutingLogPath, CacheSimComparesPoliciesWithTheOptimum) {
 
 TEST(RoutingLogPath, CacheSimSaysWhereThereIsNoDecoding) {
   const TempFolder temp;
-  ASSERT_EQ(run_program({"perplexity", kDemo / "storyteller.moe", kDemo / "heldout_ids.jsonl", "--tokens",
-                         "300", "--chunk", "100", "--routing-log", temp / "log"})
+  ASSERT_EQ(run_program({"perplexity", test::storyteller(), test::heldout(), "--tokens", "300", "--chunk",
+                         "100", "--routing-log", temp / "log"})
                 .exit_code,
             0);
   const auto r = run_program({"cache-sim", temp / "log"});

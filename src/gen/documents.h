@@ -1,5 +1,5 @@
-// Files of token ids to evaluate: JSONL or plain text, one document per line. Everything is checked here
-// except whether an id is in a model's vocabulary, which only a model knows.
+// Files of documents to evaluate, as text or as token ids. Everything is checked here except whether an id is
+// in a model's vocabulary, which only a model knows.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 #include "io/file.h"
 #include "model/backend.h"
+#include "text/tokenizer.h"
 
 namespace moeflux {
 
@@ -19,15 +20,27 @@ struct Document {
 struct Documents {
   std::string source;  // the file, for messages
   std::vector<Document> list;
+  uint64_t n_texts = 0;  // of the documents, those that were text
   uint64_t n_tokens() const;
 };
 
-// A line is a JSON array of ids; a JSON object whose field `ids`, `input_ids`, `token_ids` or `tokens` is
-// such an array; or ids separated by commas or white space. Blank lines are passed over. Text instead of ids
-// is refused: here is the one place that decides so.
+struct DocumentOptions {
+  uint64_t most_tokens = UINT64_MAX;        // of all documents; the last one may be cut
+  uint64_t most_per_document = UINT64_MAX;  // what a document has beyond is left out
+  fs::path package = {};                  // its tokenizer is read once there is text; empty: text is refused
+  Markers markers = Markers::Recognised;  // in text
+};
+
+// A file whose name ends in .txt is one document of text. Any other has one document per line:
 //
-// Stops after `most_tokens`, in the middle of a document if need be, but never with a single token of one:
-// nothing could be predicted there.
-Documents read_documents(const fs::path& path, uint64_t most_tokens = UINT64_MAX);
+//   a JSON array of ids; a JSON object whose field `ids`, `input_ids`, `token_ids` or `tokens` is such an
+//   array; ids separated by commas or white space;
+//   a JSON string, or a JSON object with a string in the field `text` and no array of ids: text.
+//
+// Blank lines are passed over. A text's ids are those of TextModel::encode_text. Text that is not UTF-8 is
+// refused.
+//
+// No document is left with a single token because of `most_tokens`: nothing could be predicted there.
+Documents read_documents(const fs::path& path, const DocumentOptions& options = {});
 
 }  // namespace moeflux

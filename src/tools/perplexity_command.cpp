@@ -11,10 +11,10 @@ namespace {
 
 struct Options {
   std::string package, file;
-  uint64_t tokens = UINT64_MAX;
+  uint64_t tokens = UINT64_MAX, per_document = UINT64_MAX;
   EngineArguments engine;
   std::optional<std::string> reference, reference_backend, reference_precision, routing_log;
-  bool json = false;
+  bool no_special = false, json = false;
 
   bool has_reference() const { return reference || reference_backend || reference_precision; }
 };
@@ -72,9 +72,20 @@ PerplexityMeter make_meter(const Options& o) {
   return PerplexityMeter(subject, {{o.reference.value_or(o.package), reference}});
 }
 
+DocumentOptions document_options(const Options& o) {
+  return {.most_tokens = o.tokens,
+          .most_per_document = o.per_document,
+          .package = o.package,
+          .markers = o.no_special ? Markers::AsText : Markers::Recognised};
+}
+
 void perplexity(const Options& o) {
   using Clock = std::chrono::steady_clock;
-  const Documents documents = read_documents(o.file, o.tokens);  // before a model is loaded in vain
+  const Documents documents =
+      read_documents(o.file, document_options(o));  // before a model is loaded in vain
+  if (documents.n_texts)
+    fmt::print(stderr, "{}: {} documents of text, {} tokens of {}'s tokenizer\n", o.file, documents.n_texts,
+               documents.n_tokens(), o.package);
   PerplexityMeter meter = make_meter(o);
   RoutingLogOption log(o.routing_log, meter.engine());
   const auto start = Clock::now();
@@ -96,18 +107,24 @@ void perplexity(const Options& o) {
 }  // namespace
 
 void add_perplexity_command(CLI::App& app) {
-  CLI::App* cmd = app.add_subcommand("perplexity", "Say how well a package predicts a file of token ids");
+  CLI::App* cmd = app.add_subcommand("perplexity", "Say how well a package predicts texts or token ids");
   cmd->footer(
-      "FILE has one document per line: a JSON array of token ids, a JSON object with such an array in the "
-      "field ids,\n"
-      "input_ids, token_ids or tokens, or ids separated by commas or white space. Each document starts from "
-      "an empty\n"
-      "context, and its first token is not predicted. One that is longer than the context (--ctx) is cut "
-      "into "
-      "windows\n"
-      "of that many tokens, each from an empty context again; a window starts with the last token of the one "
-      "before,\n"
-      "so that every other token is predicted once.\n\n"
+      "A FILE that ends in .txt is one document of text. Any other has one document per line: text as a JSON "
+      "object with\n"
+      "the field text, or as a JSON string; or token ids as a JSON array, a JSON object with such an array "
+      "in "
+      "the field\n"
+      "ids, input_ids, token_ids or tokens, or separated by commas or white space. Text is encoded with "
+      "PACKAGE's own\n"
+      "tokenizer, markers such as <|im_start|> included; a beginning-of-text token is put before it where "
+      "the "
+      "tokenizer\n"
+      "asks for one.\n\n"
+      "Each document starts from an empty context, and its first token is not predicted. One that is longer "
+      "than the\n"
+      "context (--ctx) is cut into windows of that many tokens, each from an empty context again; a window "
+      "starts with\n"
+      "the last token of the one before, so that every other token is predicted once.\n\n"
       "With any of the --reference options, the same tokens also go through a second model beside the first; "
       "what is\n"
       "not given for it is as for the first. Printed are the mean of KL(reference || this), the share of "
@@ -117,9 +134,13 @@ void add_perplexity_command(CLI::App& app) {
       "models are in memory: --max-memory is for both together, --ram for each.");
   auto o = std::make_shared<Options>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package")->required();
-  cmd->add_option("FILE", o->file, "Token ids, one document per line")->required();
+  cmd->add_option("FILE", o->file, "Text or token ids")->required();
   cmd->add_option("--tokens", o->tokens, "Read at most this many tokens of the file (default: all)")
       ->check(CLI::Range(uint64_t{2}, UINT64_MAX).description("2 OR MORE"));
+  cmd->add_option("--per-document", o->per_document,
+                  "Read at most this many tokens of each document (default: all)")
+      ->check(CLI::Range(uint64_t{2}, UINT64_MAX).description("2 OR MORE"));
+  cmd->add_flag("--no-special", o->no_special, "Markers in text (<|im_start|> and the like) are text");
   cmd->add_option("--reference", o->reference, "Package to compare with (default: PACKAGE)")
       ->type_name("PACKAGE");
   cmd->add_option("--reference-backend", o->reference_backend, "Its backend (default: as --backend)")

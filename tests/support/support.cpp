@@ -29,6 +29,8 @@ TempFolder::~TempFolder() {
 }
 
 fs::path data_folder() { return MOEFLUX_TEST_DATA; }
+fs::path storyteller() { return data_folder().parent_path().parent_path() / "models" / "storyteller"; }
+fs::path heldout() { return data_folder() / "demo" / "heldout.jsonl"; }
 std::vector<std::string> folders_of(const std::string& name) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(data_folder() / name))

@@ -21,6 +21,8 @@ class TempFolder {
 };
 
 fs::path data_folder();  // tests/data of the source tree
+fs::path storyteller();  // models/storyteller: a small trained model, as a package
+fs::path heldout();      // texts that it was not trained on
 
 struct ProgramResult {
   int exit_code = -1;  // 128 + signal where it was killed
