@@ -410,6 +410,36 @@ bool TokenMasker::fill(const GrammarState& state, std::span<uint64_t> mask) {
   return std::any_of(mask.begin(), mask.end(), [](uint64_t word) { return word != 0; });
 }
 
+uint64_t TokenMasker::bytes_to_end(const GrammarState& state) {
+  if (!ending_) ending_.emplace(*grammar_);
+  return ending_->bytes(state);
+}
+
+bool TokenMasker::fill_to_end(const GrammarState& state, std::span<uint64_t> mask) {
+  const TokenTrie& trie = vocabulary_->trie();
+  if (!fill(state, mask)) return false;
+  if (bytes_to_end(state) == 0) {  // and something may follow: an end, where the vocabulary has one
+    if (vocabulary_->ends().empty()) return true;
+    std::fill(mask.begin(), mask.end(), 0);
+    for (const uint32_t end : vocabulary_->ends()) set_bit(mask, end);
+    return true;
+  }
+  std::vector<uint64_t> shortest(mask.size(), 0);
+  uint32_t at = 0;
+  for (const char c : ending_->text(state, trie.max_depth)) {
+    uint32_t child = at + 1;
+    while (child < trie.nodes[at].end && trie.nodes[child].byte != static_cast<uint8_t>(c))
+      child = trie.nodes[child].end;
+    if (child >= trie.nodes[at].end) break;
+    at = child;
+    set_tokens_of(trie, at, shortest);
+  }
+  bool any = false;
+  for (size_t i = 0; i < mask.size(); ++i) any |= (shortest[i] &= mask[i]) != 0;
+  if (any) std::copy(shortest.begin(), shortest.end(), mask.begin());
+  return true;
+}
+
 bool TokenMasker::advance(GrammarState& state, uint32_t token) const {
   if (token >= vocabulary_->size()) return false;
   if (vocabulary_->is_end(token)) {

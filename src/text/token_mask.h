@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "text/grammar.h"
+#include "text/grammar_ending.h"
 
 namespace moeflux {
 
@@ -83,6 +84,11 @@ class TokenMasker {
   // Sets bit t % 64 of mask[t / 64] for each token t that may follow, and clears all others; mask has
   // n_words() words. False where no token may follow: the text is finished, or the vocabulary lacks bytes.
   bool fill(const GrammarState& state, std::span<uint64_t> mask);
+  // The same, but only the tokens that lead on a shortest way to the end of the text, counted in bytes: what
+  // to do once an answer must come to its end. From then on it takes at most bytes_to_end() tokens and an end
+  // token, unless the vocabulary lacks bytes: where none of its tokens leads there, this is fill().
+  bool fill_to_end(const GrammarState& state, std::span<uint64_t> mask);
+  uint64_t bytes_to_end(const GrammarState& state);
 
   // Moves on by a token; false where it may not follow, and the state is as it was. An end token leads to a
   // state after which nothing may follow.
@@ -97,6 +103,7 @@ class TokenMasker {
   std::shared_ptr<const Grammar> grammar_;
   std::shared_ptr<const MaskVocabulary> vocabulary_;
   std::unique_ptr<Cache> cache_;
+  std::optional<GrammarEnding> ending_;  // once it was asked for
 };
 
 }  // namespace moeflux

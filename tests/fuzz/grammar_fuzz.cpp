@@ -60,6 +60,15 @@ void walk(const std::shared_ptr<const Grammar>& grammar, std::string_view seed) 
     }
     check(masker.advance(state, allowed[random.below(allowed.size())]), "an allowed token is taken");
   }
+  std::vector<uint64_t> ending(mask.size());
+  for (int step = 0; step < 8 && masker.fill(state, mask); ++step) {
+    check(masker.fill_to_end(state, ending), "there is a way to the end");
+    uint32_t token = 0;
+    while (((ending[token / 64] >> (token % 64)) & 1) == 0) ++token;
+    for (size_t i = 0; i < mask.size(); ++i)
+      check((ending[i] & ~mask[i]) == 0, "the way to the end is among those that are allowed");
+    check(masker.advance(state, token), "its tokens are taken");
+  }
 }
 
 void try_one(std::string_view input) {
