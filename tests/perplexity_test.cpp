@@ -319,6 +319,10 @@ TEST(Perplexity, TheProgramPrintsItsFiguresToStdoutOnly) {
         "\ntop-1 agreement      100.000 %", "\nrouter choices       0.000 % of "})
     EXPECT_NE(r.out.find(line), std::string::npos) << line << " in " << r.out;
 
+  r = run_program(
+      {"perplexity", package, temp / "ids.jsonl", "--kv", "q8", "--reference-precision", "exact"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+
   r = run_program({"perplexity", package, temp / "ids.jsonl", "--tokens", "4"});
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_EQ(r.out.find("tokens               3 predicted in 1 documents\n"), 0u) << r.out;

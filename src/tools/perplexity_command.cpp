@@ -69,6 +69,8 @@ PerplexityMeter make_meter(const Options& o) {
   EngineOptions reference =
       on_backend(subject.options, o.reference_backend.value_or(subject.options.backend));
   if (o.reference_precision) reference.precision = precision_from_string(*o.reference_precision);
+  if (reference.precision == Precision::Exact)
+    reference.kv.reset();  // has f32 only; --kv is what is measured
   return PerplexityMeter(subject, {{o.reference.value_or(o.package), reference}});
 }
 
@@ -109,29 +111,20 @@ void perplexity(const Options& o) {
 void add_perplexity_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("perplexity", "Say how well a package predicts texts or token ids");
   cmd->footer(
-      "A FILE that ends in .txt is one document of text. Any other has one document per line: text as a JSON "
-      "object with\n"
-      "the field text, or as a JSON string; or token ids as a JSON array, a JSON object with such an array "
-      "in "
-      "the field\n"
-      "ids, input_ids, token_ids or tokens, or separated by commas or white space. Text is encoded with "
-      "PACKAGE's own\n"
-      "tokenizer, markers such as <|im_start|> included; a beginning-of-text token is put before it where "
-      "the "
-      "tokenizer\n"
-      "asks for one.\n\n"
-      "Each document starts from an empty context, and its first token is not predicted. One that is longer "
-      "than the\n"
-      "context (--ctx) is cut into windows of that many tokens, each from an empty context again; a window "
-      "starts with\n"
-      "the last token of the one before, so that every other token is predicted once.\n\n"
-      "With any of the --reference options, the same tokens also go through a second model beside the first; "
-      "what is\n"
-      "not given for it is as for the first. Printed are the mean of KL(reference || this), the share of "
-      "tokens for\n"
-      "which both find the same token likeliest, and the share of router picks that the reference did not "
-      "make. Both\n"
-      "models are in memory: --max-memory is for both together, --ram for each.");
+      R"(A FILE that ends in .txt is one document of text. Any other has one document per line: text as a JSON object with
+the field text, or as a JSON string; or token ids as a JSON array, as a JSON object with such an array in the field
+ids, input_ids, token_ids or tokens, or separated by commas or white space. Text is encoded with PACKAGE's own
+tokenizer, markers such as <|im_start|> included, after a token for its beginning where the tokenizer asks for one.
+
+Each document starts from an empty context, and its first token is not predicted. One that is longer than the
+context (--ctx) is cut into windows of that many tokens, each from an empty context again; a window starts with
+the last token of the one before, so that every other token is predicted once.
+
+With any of the --reference options, the same tokens also go through a second model beside the first; what is not
+given for it is as for the first, but an exact reference always has a KV cache in f32. Printed are the mean of
+KL(reference || this), the share of tokens for which both find the same token likeliest, and the share of router
+picks that the reference did not make. Both models are in memory: --max-memory is for both together, --ram for
+each.)");
   auto o = std::make_shared<Options>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package")->required();
   cmd->add_option("FILE", o->file, "Text or token ids")->required();
