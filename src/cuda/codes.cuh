@@ -40,22 +40,57 @@ struct Codes {
     return s;
   }
 
-  // i[0], i[1]: sums over columns 0..31 and 32..63; x: 16 words of int8.
-  __device__ static void dot(const uint32_t (&w)[words], const int (&x)[16], int (&i)[2]) {
+  // A row's words of a span may be shared by kSplit lanes, lane `part` of them holding words / kSplit.
+  template <int kSplit>
+  static constexpr int lane_words = words / kSplit;
+  template <int kSplit>
+  static constexpr int lane_codes = 16 / kSplit;  // words of int8 activations that go with them
+
+  template <int kSplit>
+  __device__ static void load_codes(const int8_t* q, uint32_t part, int (&x)[lane_codes<kSplit>]) {
+    constexpr int kEach = lane_codes<kSplit> / 4;  // loads of four words
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      // Four-bit codes: words 4i and 8 + 4i go together; the parts of others are in order.
+      const uint32_t at = words == 8 && kSplit == 2 ? part + 2 * i : part * kEach + i;
+      const int4 four = reinterpret_cast<const int4*>(q)[at];
+      x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+    }
+  }
+
+  // i[0], i[1]: sums over columns 0..31 and 32..63 of the whole row, in all lanes that share it.
+  template <int kSplit>
+  __device__ static void dot(const uint32_t (&w)[lane_words<kSplit>], const int (&x)[lane_codes<kSplit>],
+                             uint32_t part, int (&i)[2]) {
+    constexpr int kHalf = lane_codes<kSplit> / 2;
     i[0] = i[1] = 0;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < kHalf; ++j) {
       if constexpr (kType == MatrixType::Affine4) {
         i[0] = __dp4a(static_cast<int>(w[j] & 0x0f0f0f0fu), x[j], i[0]);
-        i[1] = __dp4a(static_cast<int>(w[j] >> 4 & 0x0f0f0f0fu), x[8 + j], i[1]);
+        i[1] = __dp4a(static_cast<int>(w[j] >> 4 & 0x0f0f0f0fu), x[kHalf + j], i[1]);
       } else if constexpr (kType == MatrixType::Affine8) {
         i[0] = dot4_unsigned(w[j], x[j], i[0]);
-        i[1] = dot4_unsigned(w[8 + j], x[8 + j], i[1]);
+        i[1] = dot4_unsigned(w[kHalf + j], x[kHalf + j], i[1]);
       } else {
         int low, high;
         e2m1_codes(w[j], low, high);
         i[0] = __dp4a(low, x[j], i[0]);
-        i[1] = __dp4a(high, x[8 + j], i[1]);
+        i[1] = __dp4a(high, x[kHalf + j], i[1]);
+      }
+    }
+    if constexpr (kSplit == 2) {
+      if constexpr (!kHalves) {
+        const int sum = i[0] + i[1];
+        i[0] = sum + __shfl_xor_sync(0xffffffff, sum, 16);
+        i[1] = 0;
+      } else if constexpr (words == 8) {
+        i[0] += __shfl_xor_sync(0xffffffff, i[0], 16);
+        i[1] += __shfl_xor_sync(0xffffffff, i[1], 16);
+      } else {  // a lane has all of one half
+        const int mine = i[0] + i[1], other = __shfl_xor_sync(0xffffffff, mine, 16);
+        i[0] = part ? other : mine;
+        i[1] = part ? mine : other;
       }
     }
   }

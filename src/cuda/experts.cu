@@ -64,17 +64,26 @@ __device__ void write(const PartJob& job, const uint8_t* record, uint32_t pick, 
 }
 
 template <class C>
-__global__ void __launch_bounds__(128) part_kernel(const __grid_constant__ PartJob job) {
+__global__ void __launch_bounds__(256) part_kernel(const __grid_constant__ PartJob job) {
+  extern __shared__ __align__(16) uint8_t memory[];
   __shared__ float sums[8][16];
-  const uint32_t chain = threadIdx.x / 16, row = threadIdx.x % 16, pick = blockIdx.x;
+  const uint32_t chain = threadIdx.x / 32, part = threadIdx.x / 16 % 2, row = threadIdx.x % 16,
+                 pick = blockIdx.x;
+  wait_for_previous();
+  let_next_begin();
   const uint8_t* record = record_of(job.picks, pick);
   if (!record) return;
-  const size_t vector[] = {pick / job.share};
+  const uint32_t spans = static_cast<uint32_t>((job.part.m.cols + 63) / 64);
+  const Quantised x[] = {staged(memory, spans)};
+  const auto ready = [&] {
+    stage(job.x, pick / job.share, spans, memory);
+    __syncthreads();
+  };
   float c[1];
-  chain_sums<C, 4>(tiles_in(job.part, record), blockIdx.y, row, chain, job.x, vector, c);
-  sums[chain][row] = c[0];
+  chain_sums<C, 2, 4>(tiles_in(job.part, record), blockIdx.y, row, part, chain, x, ready, c);
+  if (part == 0) sums[chain][row] = c[0];
   __syncthreads();
-  if (chain == 0) write(job, record, pick, blockIdx.y * 16 + row, chain_tree(sums, row));
+  if (threadIdx.x < 16) write(job, record, pick, blockIdx.y * 16 + row, chain_tree(sums, row));
 }
 
 template <MatrixType kType>
@@ -86,7 +95,7 @@ __global__ void __launch_bounds__(256) exact_part_kernel(const __grid_constant__
   if (!record) return;
   const float* const x[] = {job.f + pick / job.share * job.f_stride};
   float c[1][kEach];
-  exact_sums<kType, 4>(tiles_in(job.part, record), blockIdx.y, row, phase, x, c);
+  exact_sums<kType>(tiles_in(job.part, record), blockIdx.y, row, phase, x, c);
 #pragma unroll
   for (int b = 0; b < kEach; ++b) sums[kEach * phase + b][row] = c[0][b];
   __syncthreads();
@@ -97,7 +106,10 @@ void launch_part(const PartJob& job, const MatrixFormat& format, bool exact, siz
                  cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(n_picks), static_cast<unsigned>((job.part.m.rows + 15) / 16));
   if (!exact && has_integer_codes(format))
-    with_codes(format, [&](auto codes) { part_kernel<decltype(codes)><<<grid, 128, 0, stream>>>(job); });
+    with_codes(format, [&](auto codes) {
+      launch_overlapped("part of an expert", part_kernel<decltype(codes)>, grid, 256,
+                        staged_bytes(span_count(job.part.m.cols)), stream, job);
+    });
   else
     with_type(format.type,
               [&](auto type) { exact_part_kernel<type()><<<grid, 256 / kWide<type()>, 0, stream>>>(job); });
@@ -136,7 +148,9 @@ struct GateUpJob {
 
 // 16 hidden values of a pick: half of the threads for gate, half for up.
 template <class C>
-__global__ void __launch_bounds__(256, 3) gate_up_kernel(const __grid_constant__ GateUpJob job) {
+__global__ void __launch_bounds__(256, C::words == 8 ? 3 : 2)
+    gate_up_kernel(const __grid_constant__ GateUpJob job) {
+  extern __shared__ __align__(16) uint8_t memory[];
   __shared__ float sums[2][8][16];
   const uint32_t pick = blockIdx.y, which = threadIdx.x / 128, chain = threadIdx.x / 16 % 8,
                  row = threadIdx.x % 16;
@@ -144,9 +158,14 @@ __global__ void __launch_bounds__(256, 3) gate_up_kernel(const __grid_constant__
   let_next_begin();  // not before: the kernel that follows reads at once what this one has waited for
   const uint8_t* record = record_of(job.picks, pick);
   if (!record) return;
-  const size_t vector[] = {pick / job.share};
+  const uint32_t spans = static_cast<uint32_t>((job.gate.m.cols + 63) / 64);
+  const Quantised x[] = {staged(memory, spans)};
+  const auto ready = [&] {
+    stage(job.x, pick / job.share, spans, memory);
+    __syncthreads();
+  };
   float c[1];
-  chain_sums<C, 4>(tiles_in(which ? job.up : job.gate, record), blockIdx.x, row, chain, job.x, vector, c);
+  chain_sums<C, 1, 4>(tiles_in(which ? job.up : job.gate, record), blockIdx.x, row, 0, chain, x, ready, c);
   sums[which][chain][row] = c[0];
   __syncthreads();
   const uint32_t unit = blockIdx.x * 16 + row;
@@ -167,71 +186,64 @@ struct DownJob {
 
 constexpr uint32_t kDownWarps = 8;
 
-// Row `row` of a block times the hidden vector h, which is quantised on the way; half a warp takes every
-// other span. codes: room for 16 words per half warp.
-template <class C>
-__device__ float down_row(const Tiles& m, size_t block, const float* h, int (*codes)[16]) {
-  constexpr int kAhead = C::words == 8 ? 8 : 4;
+// A row of a block times the hidden vector h, which is quantised on the way; half a warp takes every other
+// span, kAhead of them at a time (a multiple of four, or all). codes: room for them. ready() as in
+// chain_sums.
+template <class C, int kAhead, class Ready>
+__device__ float down_row(const Tiles& m, size_t block, const float* h, int (*codes)[2][16], Ready ready) {
   const uint32_t half = threadIdx.x / 16 % 2, row = threadIdx.x % 16;
   const uint32_t cols = static_cast<uint32_t>(m.cols), spans = (cols + 63) / 64;
   float c[4] = {};
   for (uint32_t begin = 0; begin < spans; begin += 2 * kAhead) {
     uint32_t w[kAhead][C::words];
     typename C::Scales scales[kAhead];
+    QuantSpan quant[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (const uint32_t s = begin + 2 * i + half; s < spans) {
+        load_words(span_codes(m, block, s, row), w[i]);
+        scales[i] = C::scales(m, span_scales(m, block, s, row));
+      }
+    if (begin == 0) ready();
     float4 x[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const uint32_t s = begin + 2 * i + half;
-      x[i] = make_float4(0, 0, 0, 0);
-      if (s < spans) {
-        load_words(span_codes(m, block, s, row), w[i]);
-        scales[i] = C::scales(m, span_scales(m, block, s, row));
-        const uint32_t col = s * 64 + row * 4;  // widths are multiples of a group and so of 4
-        if (col < cols) x[i] = *reinterpret_cast<const float4*>(h + col);
-      }
+      const uint32_t col = (begin + 2 * i + half) * 64 + row * 4;  // widths are multiples of a group, so of 4
+      x[i] = col < cols ? *reinterpret_cast<const float4*>(h + col) : make_float4(0, 0, 0, 0);
     }
+    __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (begin + 2 * i >= spans) break;
-      QuantSpan span;
-      const int mine = quantise_span(x[i], span);
-      __syncwarp();
-      codes[half][row] = mine;
-      __syncwarp();
-      int all[16], dots[2];
-      load_span(reinterpret_cast<const int8_t*>(codes[half]), all);
+    for (int i = 0; i < kAhead; ++i) codes[i][half][row] = quantise_span(x[i], quant[i]);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
       if (begin + 2 * i + half < spans) {
-        C::dot(w[i], all, dots);
-        c[i % 4] = C::add(scales[i], dots, span, c[i % 4]);
+        int all[16], dots[2];
+        C::template load_codes<1>(reinterpret_cast<const int8_t*>(codes[i][half]), 0, all);
+        C::template dot<1>(w[i], all, 0, dots);
+        c[i % 4] = C::add(scales[i], dots, quant[i], c[i % 4]);
       }
-    }
   }
   const float sum = __fadd_rn(__fadd_rn(c[0], c[2]), __fadd_rn(c[1], c[3]));
   return __fadd_rn(sum, __shfl_xor_sync(0xffffffff, sum, 16));
 }
 
 // 16 results of a token: a warp per pick, then the sum in routing order.
-template <class C>
+template <class C, int kAhead>
 __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(const __grid_constant__ DownJob job) {
-  __shared__ __align__(16) int codes[kDownWarps][2][16];
+  __shared__ __align__(16) int codes[kDownWarps][kAhead][2][16];
   __shared__ float each[kDownWarps][16];
   const uint32_t token = blockIdx.y, warp = threadIdx.x / 32, row = threadIdx.x % 16,
                  at = blockIdx.x * 16 + row;
   const size_t width = job.down.m.cols;
-  if (warp < job.top_k && threadIdx.x % 32 == 0) {
-    const Tiles m = tiles_in(job.down, record_of(job.picks, token * job.top_k + warp));
-    const size_t bytes = m.n_tiles * m.tile_bytes;
-    fetch_ahead(m.data + blockIdx.x * bytes, bytes);
-  }
   let_next_begin();
-  wait_for_previous();
   float total = 0;
   for (uint32_t begin = 0; begin < job.top_k; begin += kDownWarps) {
     const uint32_t n = min(kDownWarps, job.top_k - begin), pick = token * job.top_k + begin + warp;
     if (warp < n) {
       const uint8_t* record = record_of(job.picks, pick);
-      const float y =
-          down_row<C>(tiles_in(job.down, record), blockIdx.x, job.hidden + pick * width, codes[warp]);
+      const float y = down_row<C, kAhead>(tiles_in(job.down, record), blockIdx.x, job.hidden + pick * width,
+                                          codes[warp], [] { wait_for_previous(); });
       if (threadIdx.x % 32 < 16 && at < job.down.m.rows) each[warp][row] = add_bias(job.down, record, at, y);
     }
     __syncthreads();
@@ -247,6 +259,21 @@ __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(const __grid_cons
                       sum.shared[token * job.down.m.rows + at], total);
   float* x = sum.x + token * sum.x_stride + at;
   *x = __fadd_rn(*x, total);
+}
+
+template <class C>
+void launch_down(const DownJob& job, size_t n, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((job.down.m.rows + 15) / 16), static_cast<unsigned>(n));
+  const auto run = [&](auto kernel) {
+    launch_overlapped("down of experts", kernel, grid, 32 * kDownWarps, 0, stream, job);
+  };
+  const size_t each = (span_count(job.down.m.cols) + 1) / 2;  // spans of half a warp
+  if (C::words == 16 || each <= 4)
+    run(down_kernel<C, 4>);
+  else if (each <= 6)
+    run(down_kernel<C, 6>);
+  else
+    run(down_kernel<C, 8>);
 }
 
 // -- many tokens: picks sorted by expert, and the tiles of each expert's picks
@@ -414,7 +441,8 @@ struct FeedForward {
                         scratch.gate};
     const dim3 grid(static_cast<unsigned>((layout.gate.rows + 15) / 16), static_cast<unsigned>(n_picks));
     with_codes(layout.gate.format, [&](auto codes) {
-      launch_overlapped("gate and up of experts", gate_up_kernel<decltype(codes)>, grid, 256, 0, stream, job);
+      launch_overlapped("gate and up of experts", gate_up_kernel<decltype(codes)>, grid, 256,
+                        staged_bytes(span_count(layout.gate.cols)), stream, job);
     });
   }
 
@@ -531,11 +559,7 @@ void experts(const ExpertWork& w, const std::byte* const* records, const ExpertS
   if (!f.many() && fused(w.layout, w.exact) && is_fast(w.layout.down, w.exact)) {
     f.gate_up_few(stream);
     const DownJob job{part_tiles(w.layout.down), f.picks, f.scratch.gate, w.weights, f.share, sum};
-    const dim3 grid(static_cast<unsigned>((w.layout.down.rows + 15) / 16), static_cast<unsigned>(w.x.n));
-    with_codes(w.layout.down.format, [&](auto codes) {
-      launch_overlapped("down of experts", down_kernel<decltype(codes)>, grid, 32 * kDownWarps, 0, stream,
-                        job);
-    });
+    with_codes(w.layout.down.format, [&](auto codes) { launch_down<decltype(codes)>(job, w.x.n, stream); });
     return;
   }
   group_experts(w, stream);

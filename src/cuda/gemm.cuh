@@ -185,7 +185,7 @@ __device__ inline float exact_sum(int bits) { return __fadd_rn(__int_as_float(bi
 
 // A warp's share of a stage: two row blocks, 32 vectors; c[block][8 vectors][result]. Results lie as the
 // matrix instruction leaves them: rows gid and gid + 8, vectors 2 tig and 2 tig + 1.
-template <class C>
+template <class C, bool kWhole>
 __device__ void add_span(const Tiles& m, const GemmStage<C>& stage, uint32_t block, uint32_t vector,
                          uint32_t count, float (&c)[2][4][4]) {
   const uint32_t lane = threadIdx.x % 32, gid = lane / 4, tig = lane % 4;
@@ -201,7 +201,7 @@ __device__ void add_span(const Tiles& m, const GemmStage<C>& stage, uint32_t blo
   }
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
-    if (8 * n >= count) break;
+    if (!kWhole && 8 * n >= count) break;
     uint32_t b[4];
     load_vectors(stage.q, vector + 8 * n, lane, b);
     const QuantSpan* x = &stage.span[vector + 8 * n + 2 * tig];
@@ -258,7 +258,10 @@ __device__ void gemm_loop(const Tiles& m, const GemmLoader<C>& loader, uint32_t 
       asm volatile("cp.async.wait_group %0;" ::"n"(kGemmStages<C> - 2));
       __syncthreads();
       load_next(stage == 0 ? kGemmStages<C> - 1 : stage - 1);
-      if (count) add_span<C>(m, shared.stage[stage], block, vector, count, c);
+      if (count >= 32)  // without branches between the vectors
+        add_span<C, true>(m, shared.stage[stage], block, vector, count, c);
+      else if (count)
+        add_span<C, false>(m, shared.stage[stage], block, vector, count, c);
       stage = stage + 1 == kGemmStages<C> ? 0 : stage + 1;
     }
 #pragma unroll
