@@ -24,6 +24,12 @@ struct Codes {
     float scale[groups], bias[groups];
   };
 
+  // Bytes of a row's scale.
+  __device__ static uint32_t scale_bytes(const Tiles& m) {
+    if constexpr (kScale == ScaleType::Bf16) return 2;
+    if constexpr (kScale == ScaleType::E8m0) return 1;
+    return static_cast<uint32_t>(m.group_bytes) / 16;
+  }
   __device__ static ScaleType scale_type(const Tiles& m) {
     return kScale == ScaleType::None ? m.scale : kScale;
   }
@@ -31,11 +37,12 @@ struct Codes {
   // at: the scale of the row's first group in this span.
   __device__ static Scales scales(const Tiles& m, const uint8_t* at) {
     Scales s;
+    const uint32_t group_bytes = 16 * scale_bytes(m);
 #pragma unroll
     for (int g = 0; g < groups; ++g) {
-      const float scale = scale_value(scale_type(m), at + g * m.group_bytes);
+      const float scale = scale_value(scale_type(m), at + g * group_bytes);
       s.scale[g] = affine ? scale : __fmul_rn(0.5f, scale);
-      s.bias[g] = affine ? scale_value(scale_type(m), at + g * m.group_bytes + m.bias_after) : 0.0f;
+      s.bias[g] = affine ? scale_value(scale_type(m), at + (groups + g) * group_bytes) : 0.0f;
     }
     return s;
   }
@@ -130,15 +137,20 @@ void with_codes(const MatrixFormat& f, Fn fn) {
     fn(Codes<Affine8, false, kAny>{});
 }
 
-// Where row `row` of a block has its first word of span `s`, and its scale.
-__device__ inline const uint8_t* span_codes(const Tiles& m, size_t block, uint32_t s, uint32_t row) {
-  const uint32_t spans = static_cast<uint32_t>(m.tile_spans), tile = spans == 1 ? s : s / spans;
-  return m.data + (block * m.n_tiles + tile) * m.tile_bytes + (s - tile * spans) * m.span_bytes + row * 4;
-}
-__device__ inline const uint8_t* span_scales(const Tiles& m, size_t block, uint32_t s, uint32_t row) {
-  const uint32_t spans = static_cast<uint32_t>(m.tile_spans), tile = spans == 1 ? s : s / spans;
-  const uint32_t bytes = static_cast<uint32_t>(m.group_bytes) / 16;
-  return m.data + (block * m.n_tiles + tile) * m.tile_bytes + m.scales_at + row * bytes;
-}
+// Where the rows of a block have their spans. A tile holds one span or two.
+struct BlockSpans {
+  const uint8_t* data;
+  uint32_t tile_bytes, span_bytes, scales_at, twice;  // twice: 1 where a tile holds two spans
+
+  __device__ BlockSpans(const Tiles& m, size_t block)
+      : data(m.data + block * m.n_tiles * m.tile_bytes),
+        tile_bytes(static_cast<uint32_t>(m.tile_bytes)),
+        span_bytes(static_cast<uint32_t>(m.span_bytes)),
+        scales_at(static_cast<uint32_t>(m.scales_at)),
+        twice(static_cast<uint32_t>(m.tile_spans) - 1) {}
+  __device__ uint32_t tile_at(uint32_t s) const { return (s >> twice) * tile_bytes; }
+  __device__ const uint8_t* codes(uint32_t s) const { return data + (tile_at(s) + (s & twice) * span_bytes); }
+  __device__ const uint8_t* scales(uint32_t s) const { return data + (tile_at(s) + scales_at); }
+};
 
 }  // namespace moeflux::cuda

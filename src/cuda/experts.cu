@@ -143,7 +143,8 @@ struct GateUpJob {
   Quantised x;
   uint32_t share;
   float clamp;
-  float* hidden;  // [picks, width]
+  float* hidden;           // [picks, width]
+  uint32_t records_bytes;  // of their table, in whole 16 bytes
 };
 
 // 16 hidden values of a pick: half of the threads for gate, half for up.
@@ -154,6 +155,8 @@ __global__ void __launch_bounds__(256, C::words == 8 ? 3 : 2)
   __shared__ float sums[2][8][16];
   const uint32_t pick = blockIdx.y, which = threadIdx.x / 128, chain = threadIdx.x / 16 % 8,
                  row = threadIdx.x % 16;
+  if (job.picks.records && blockIdx.x == 0 && threadIdx.x == 0)
+    fetch_ahead(job.picks.records, job.records_bytes);
   wait_for_previous();
   let_next_begin();  // not before: the kernel that follows reads at once what this one has waited for
   const uint8_t* record = record_of(job.picks, pick);
@@ -193,6 +196,7 @@ template <class C, int kAhead, class Ready>
 __device__ float down_row(const Tiles& m, size_t block, const float* h, int (*codes)[2][16], Ready ready) {
   const uint32_t half = threadIdx.x / 16 % 2, row = threadIdx.x % 16;
   const uint32_t cols = static_cast<uint32_t>(m.cols), spans = (cols + 63) / 64;
+  const BlockSpans at(m, block);
   float c[4] = {};
   for (uint32_t begin = 0; begin < spans; begin += 2 * kAhead) {
     uint32_t w[kAhead][C::words];
@@ -201,8 +205,8 @@ __device__ float down_row(const Tiles& m, size_t block, const float* h, int (*co
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
       if (const uint32_t s = begin + 2 * i + half; s < spans) {
-        load_words(span_codes(m, block, s, row), w[i]);
-        scales[i] = C::scales(m, span_scales(m, block, s, row));
+        load_words(at.codes(s) + row * 4, w[i]);
+        scales[i] = C::scales(m, at.scales(s) + row * C::scale_bytes(m));
       }
     if (begin == 0) ready();
     float4 x[kAhead];
@@ -228,37 +232,44 @@ __device__ float down_row(const Tiles& m, size_t block, const float* h, int (*co
   return __fadd_rn(sum, __shfl_xor_sync(0xffffffff, sum, 16));
 }
 
-// 16 results of a token: a warp per pick, then the sum in routing order.
+// 16 results of a token: a warp per pick, then the sum in routing order. What the sum needs is requested
+// before the products are computed.
 template <class C, int kAhead>
 __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(const __grid_constant__ DownJob job) {
   __shared__ __align__(16) int codes[kDownWarps][kAhead][2][16];
-  __shared__ float each[kDownWarps][16];
+  __shared__ float each[kDownWarps][16], weights[kDownWarps];
   const uint32_t token = blockIdx.y, warp = threadIdx.x / 32, row = threadIdx.x % 16,
                  at = blockIdx.x * 16 + row;
-  const size_t width = job.down.m.cols;
+  const size_t width = job.down.m.cols, d = job.down.m.rows;
+  const ExpertSum& sum = job.sum;
+  const bool mine = threadIdx.x < 16 && at < d;
+  float* x = sum.x + token * sum.x_stride + at;
+  float before = 0, shared = 0, gate = 0, total = 0;
   let_next_begin();
-  float total = 0;
   for (uint32_t begin = 0; begin < job.top_k; begin += kDownWarps) {
     const uint32_t n = min(kDownWarps, job.top_k - begin), pick = token * job.top_k + begin + warp;
     if (warp < n) {
       const uint8_t* record = record_of(job.picks, pick);
+      const auto ready = [&] {
+        wait_for_previous();
+        if (threadIdx.x % 32 == 0) weights[warp] = job.weights[pick];
+        if (!mine || begin) return;
+        before = *x;
+        if (sum.shared) shared = sum.shared[token * d + at];
+        if (sum.shared_gate) gate = sum.shared_gate[token];
+      };
       const float y = down_row<C, kAhead>(tiles_in(job.down, record), blockIdx.x, job.hidden + pick * width,
-                                          codes[warp], [] { wait_for_previous(); });
-      if (threadIdx.x % 32 < 16 && at < job.down.m.rows) each[warp][row] = add_bias(job.down, record, at, y);
+                                          codes[warp], ready);
+      if (threadIdx.x % 32 < 16 && at < d) each[warp][row] = add_bias(job.down, record, at, y);
     }
     __syncthreads();
-    if (threadIdx.x < 16)
-      for (uint32_t j = 0; j < n; ++j)
-        total = __fmaf_rn(job.weights[token * job.top_k + begin + j], each[j][row], total);
+    if (mine)
+      for (uint32_t j = 0; j < n; ++j) total = __fmaf_rn(weights[j], each[j][row], total);
     __syncthreads();
   }
-  if (threadIdx.x >= 16 || at >= job.down.m.rows) return;
-  const ExpertSum& sum = job.sum;
-  if (sum.shared)
-    total = __fmaf_rn(sum.shared_gate ? sigmoid_value(sum.shared_gate[token]) : 1.0f,
-                      sum.shared[token * job.down.m.rows + at], total);
-  float* x = sum.x + token * sum.x_stride + at;
-  *x = __fadd_rn(*x, total);
+  if (!mine) return;
+  if (sum.shared) total = __fmaf_rn(sum.shared_gate ? sigmoid_value(gate) : 1.0f, shared, total);
+  *x = __fadd_rn(before, total);
 }
 
 template <class C>
@@ -438,7 +449,8 @@ struct FeedForward {
                         {x.q, x.span},
                         share,
                         layout.clamp,
-                        scratch.gate};
+                        scratch.gate,
+                        static_cast<uint32_t>(n_experts * sizeof(void*) / 16 * 16)};
     const dim3 grid(static_cast<unsigned>((layout.gate.rows + 15) / 16), static_cast<unsigned>(n_picks));
     with_codes(layout.gate.format, [&](auto codes) {
       launch_overlapped("gate and up of experts", gate_up_kernel<decltype(codes)>, grid, 256,

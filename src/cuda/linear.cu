@@ -159,45 +159,109 @@ __global__ void __launch_bounds__(256) exact_kernel(const __grid_constant__ Jobs
 
 // One vector and few rows of a plain format, such as a router: a warp for two rows, a lane for each of their
 // sums. Time goes into waiting, so half of the weights of a width of 2048 are requested at once.
+constexpr uint32_t kFewRowsThreads = 128;
+
 template <MatrixType kType>
-__global__ void __launch_bounds__(32) few_rows_kernel(const __grid_constant__ Jobs jobs) {
+__global__ void __launch_bounds__(kFewRowsThreads) few_rows_kernel(const __grid_constant__ Jobs jobs) {
   constexpr uint32_t kAhead = 16, kEach = kWide<kType>;
   extern __shared__ __align__(16) float vector[];  // zeros beyond its end, up to a whole span
-  const Place at = locate(jobs, blockIdx.x / 8);
+  const Place at = locate(jobs, blockIdx.x / 2);
   const Job& job = *at.job;
-  const uint32_t sum = threadIdx.x / 2, row = blockIdx.x % 8 * 2 + threadIdx.x % 2;
-  const uint8_t* codes =
-      job.m.data +
-      min(at.block, static_cast<uint32_t>((job.m.rows - 1) / 16)) * job.m.n_tiles * job.m.tile_bytes +
-      sum / kEach * 64 + row * 4;
+  const uint32_t sum = threadIdx.x % 32 / 2,
+                 row = blockIdx.x % 2 * 8 + threadIdx.x / 32 * 2 + threadIdx.x % 2;
+  const uint32_t block = min(at.block, static_cast<uint32_t>((job.m.rows - 1) / 16));
+  const uint8_t* codes = BlockSpans(job.m, block).data + (sum / kEach * 64 + row * 4);
   float c = 0;
   for (uint32_t begin = 0; begin < job.spans; begin += kAhead) {
     uint32_t w[kAhead][4];
 #pragma unroll
     for (uint32_t s = 0; s < kAhead; ++s)
 #pragma unroll
-      for (uint32_t i = 0; i < 4; ++i)
-        w[s][i] = begin + s < job.spans ? __ldg(reinterpret_cast<const uint32_t*>(
-                                              codes + (begin + s) * job.m.tile_bytes + i * (1024 / kEach)))
-                                        : 0;
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint8_t* from = codes + ((begin + s) * (4096 / kEach) + i * (1024 / kEach));
+        w[s][i] = begin + s < job.spans ? __ldg(reinterpret_cast<const uint32_t*>(from)) : 0;
+      }
     if (begin == 0) {
       let_next_begin();
       wait_for_previous();
       const float* x = job.f + vector_of(job, 0, at.head) * job.stride;
-      for (uint32_t i = threadIdx.x; i < job.spans * 64; i += 32) vector[i] = i < job.m.cols ? x[i] : 0.0f;
-      __syncwarp();
+      const uint32_t cols = static_cast<uint32_t>(job.m.cols);
+#pragma unroll 16
+      for (uint32_t i = threadIdx.x; i < job.spans * 64; i += kFewRowsThreads)
+        vector[i] = i < cols ? x[i] : 0.0f;
+      __syncthreads();
     }
 #pragma unroll
     for (uint32_t s = 0; s < kAhead; ++s)
 #pragma unroll
       for (uint32_t i = 0; i < 4; ++i) {
-        const uint32_t col = min((begin + s) * 64, (job.spans - 1) * 64) + 16 * i + sum;
+        const uint32_t col = min(begin + s, job.spans - 1) * 64 + 16 * i + sum;
         c = __fadd_rn(c, __fmul_rn(plain_value<kType>(w[s][i], sum % kEach), vector[col]));
       }
   }
 #pragma unroll
   for (uint32_t half = 16; half > 1; half /= 2) c = __fadd_rn(c, __shfl_down_sync(0xffffffff, c, half));
   if (sum == 0) write(at, 0, at.block * 16 + row, c);
+}
+
+// Many vectors of a plain format: two row blocks and eight vectors at a time, so that what is read is used
+// often. One job; its rows begin with a block.
+template <MatrixType kType>
+__global__ void __launch_bounds__(256 / kWide<kType>) plain_many_kernel(const __grid_constant__ Jobs jobs) {
+  constexpr uint32_t kEach = kWide<kType>, kBlocks = 2, kVectors = 8;
+  __shared__ float sums[kVectors][16][17];
+  const Job& job = jobs.job[0];
+  wait_for_previous();
+  let_next_begin();
+  const uint32_t phase = threadIdx.x / 16, row = threadIdx.x % 16, first = blockIdx.y * kVectors,
+                 block = job.first_row / 16 + blockIdx.x * kBlocks;
+  const float* x[kVectors];
+#pragma unroll
+  for (uint32_t v = 0; v < kVectors; ++v)
+    x[v] = job.f + vector_of(job, min(first + v, job.n - 1), 0) * job.stride + kEach * phase;
+  const uint8_t* codes[kBlocks];
+#pragma unroll
+  for (uint32_t k = 0; k < kBlocks; ++k) {
+    const uint32_t mine = min(block + k, static_cast<uint32_t>((job.m.rows - 1) / 16));
+    codes[k] = BlockSpans(job.m, mine).data + (phase * 64 + row * 4);
+  }
+  float c[kBlocks][kVectors][kEach] = {};
+  const auto add = [&](uint32_t s, auto whole) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      uint32_t w[kBlocks];
+#pragma unroll
+      for (uint32_t k = 0; k < kBlocks; ++k)
+        w[k] = __ldg(reinterpret_cast<const uint32_t*>(codes[k] + (s * (4096 / kEach) + i * (1024 / kEach))));
+      const uint32_t col = s * 64 + 16 * i;
+#pragma unroll
+      for (uint32_t v = 0; v < kVectors; ++v)
+#pragma unroll
+        for (uint32_t b = 0; b < kEach; ++b) {
+          if (!whole && col + kEach * phase + b >= job.m.cols) continue;
+          const float value = x[v][col + b];
+#pragma unroll
+          for (uint32_t k = 0; k < kBlocks; ++k)
+            c[k][v][b] = __fadd_rn(c[k][v][b], __fmul_rn(plain_value<kType>(w[k], b), value));
+        }
+    }
+  };
+  const uint32_t whole = static_cast<uint32_t>(job.m.cols / 64);
+  for (uint32_t s = 0; s < whole; ++s) add(s, std::true_type{});
+  if (whole < job.spans) add(whole, std::false_type{});
+#pragma unroll
+  for (uint32_t k = 0; k < kBlocks; ++k) {
+    __syncthreads();
+#pragma unroll
+    for (uint32_t v = 0; v < kVectors; ++v)
+#pragma unroll
+      for (uint32_t b = 0; b < kEach; ++b) sums[v][kEach * phase + b][row] = c[k][v][b];
+    __syncthreads();
+    const uint32_t begin = (block + k) * 16;
+    const Place at{&job, 0, block + k, begin, min(job.first_row + job.rows, begin + 16)};
+    for (uint32_t v = phase; v < kVectors && first + v < job.n; v += blockDim.x / 16)
+      write(at, first + v, begin + row, exact_tree(sums[v], row));
+  }
 }
 
 // -- small ones
@@ -376,10 +440,18 @@ void launch_exact(Jobs& jobs, MatrixType matrix_type, bool many, cudaStream_t st
   }
   with_type(matrix_type, [&](auto type) {
     constexpr unsigned kThreads = 256 / kWide<type()>;
+    if constexpr (kWide<type()> < 4) {
+      if (!many && rows <= kFewRows && bytes <= kPlainShared)
+        return launch(few_rows_kernel<type()>, jobs, {kFewRowsThreads, 1, 2, bytes},
+                      "exact product of few rows", stream);
+      if (many && jobs.n == 1 && jobs.job[0].heads == 1 && jobs.job[0].first_row % kTileRows == 0) {
+        const Job& job = jobs.job[0];
+        const dim3 grid((job.rows + 2 * kTileRows - 1) / (2 * kTileRows), (job.n + 7) / 8);
+        return launch_overlapped("exact product of vectors", plain_many_kernel<type()>, grid, kThreads, 0,
+                                 stream, jobs);
+      }
+    }
     if (many) return launch(exact_kernel<type(), 8>, jobs, {kThreads, 8}, "exact product of vectors", stream);
-    if constexpr (kWide<type()> < 4)
-      if (rows <= kFewRows && bytes <= kPlainShared)
-        return launch(few_rows_kernel<type()>, jobs, {32, 1, 8, bytes}, "exact product of few rows", stream);
     launch(exact_kernel<type(), 1>, jobs, {kThreads}, "exact product of a vector", stream);
   });
 }

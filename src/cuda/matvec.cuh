@@ -39,6 +39,7 @@ template <class C, int kSplit, int kAhead, int kVectors, class Ready>
 __device__ void chain_sums(const Tiles& m, size_t block, uint32_t row, uint32_t part, uint32_t chain,
                            const Quantised (&x)[kVectors], Ready ready, float (&c)[kVectors]) {
   constexpr int kWords = C::template lane_words<kSplit>;
+  const BlockSpans at(m, block);
   const uint32_t spans = static_cast<uint32_t>((m.cols + 63) / 64);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) c[v] = 0;
@@ -47,8 +48,8 @@ __device__ void chain_sums(const Tiles& m, size_t block, uint32_t row, uint32_t 
     typename C::Scales scales[kAhead];
     const auto load = [&](int i) {
       const uint32_t s = begin + 8 * i;
-      load_words(span_codes(m, block, s, row) + part * kWords * 64, w[i]);
-      scales[i] = C::scales(m, span_scales(m, block, s, row));
+      load_words(at.codes(s) + (row * 4 + part * kWords * 64), w[i]);
+      scales[i] = C::scales(m, at.scales(s) + row * C::scale_bytes(m));
     };
     const auto use = [&](int i) {
       const uint32_t s = begin + 8 * i;
