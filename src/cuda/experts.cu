@@ -79,9 +79,10 @@ __global__ void __launch_bounds__(256) part_kernel(const __grid_constant__ PartJ
     stage(job.x, pick / job.share, spans, memory);
     __syncthreads();
   };
-  float c[1];
-  chain_sums<C, 2, 4>(tiles_in(job.part, record), blockIdx.y, row, part, chain, x, ready, c);
-  if (part == 0) sums[chain][row] = c[0];
+  const BlockSpans blocks[] = {BlockSpans(tiles_in(job.part, record), blockIdx.y)};
+  float c[1][1];
+  chain_sums<C, 2, 4>(job.part.m, blocks, row, part, chain, x, ready, c);
+  if (part == 0) sums[chain][row] = c[0][0];
   __syncthreads();
   if (threadIdx.x < 16) write(job, record, pick, blockIdx.y * 16 + row, chain_tree(sums, row));
 }
@@ -145,15 +146,18 @@ struct GateUpJob {
   float clamp;
   float* hidden;           // [picks, width]
   uint32_t records_bytes;  // of their table, in whole 16 bytes
+  ptrdiff_t down;          // where the down matrix begins, and how much of it each block of threads asks for
+  uint32_t down_bytes, ahead_bytes;
 };
 
-// 16 hidden values of a pick: half of the threads for gate, half for up.
+// 16 hidden values of a pick: rows of gate and of up at once. The rows of down that follow are asked for
+// meanwhile.
 template <class C>
 __global__ void __launch_bounds__(256, C::words == 8 ? 3 : 2)
     gate_up_kernel(const __grid_constant__ GateUpJob job) {
   extern __shared__ __align__(16) uint8_t memory[];
   __shared__ float sums[2][8][16];
-  const uint32_t pick = blockIdx.y, which = threadIdx.x / 128, chain = threadIdx.x / 16 % 8,
+  const uint32_t pick = blockIdx.y, chain = threadIdx.x / 32, part = threadIdx.x / 16 % 2,
                  row = threadIdx.x % 16;
   if (job.picks.records && blockIdx.x == 0 && threadIdx.x == 0)
     fetch_ahead(job.picks.records, job.records_bytes);
@@ -165,11 +169,16 @@ __global__ void __launch_bounds__(256, C::words == 8 ? 3 : 2)
   const Quantised x[] = {staged(memory, spans)};
   const auto ready = [&] {
     stage(job.x, pick / job.share, spans, memory);
+    if (threadIdx.x == 0 && blockIdx.x * job.ahead_bytes < job.down_bytes)
+      fetch_ahead(record + job.down + blockIdx.x * job.ahead_bytes,
+                  min(job.ahead_bytes, job.down_bytes - blockIdx.x * job.ahead_bytes));
     __syncthreads();
   };
-  float c[1];
-  chain_sums<C, 1, 4>(tiles_in(which ? job.up : job.gate, record), blockIdx.x, row, 0, chain, x, ready, c);
-  sums[which][chain][row] = c[0];
+  const BlockSpans blocks[] = {BlockSpans(tiles_in(job.gate, record), blockIdx.x),
+                               BlockSpans(tiles_in(job.up, record), blockIdx.x)};
+  float c[2][1];
+  chain_sums<C, 2, 4>(job.gate.m, blocks, row, part, chain, x, ready, c);
+  sums[part][chain][row] = part ? c[1][0] : c[0][0];
   __syncthreads();
   const uint32_t unit = blockIdx.x * 16 + row;
   if (threadIdx.x >= 16 || unit >= job.gate.m.rows) return;
@@ -358,6 +367,7 @@ __global__ void combine_kernel(const float* each, const float* weights, uint32_t
 // -- what runs when, and the memory between the launches
 
 constexpr size_t kFewTokens = 8;
+constexpr size_t kMostAhead = 16 << 20;  // bytes that a launch may have brought to the L2 cache for the next
 
 bool is_fast(const ExpertLayout::Part& p, bool exact) { return !exact && has_integer_codes(p.format); }
 // Gate and up in one kernel.
@@ -443,6 +453,9 @@ struct FeedForward {
   }
 
   void gate_up_few(cudaStream_t stream) const {
+    const dim3 grid(static_cast<unsigned>((layout.gate.rows + 15) / 16), static_cast<unsigned>(n_picks));
+    const size_t down = matrix_bytes(layout.down.format, layout.down.rows, layout.down.cols) / 16 * 16;
+    const bool ahead = down * n_picks <= kMostAhead;
     const GateUpJob job{part_tiles(layout.gate),
                         part_tiles(layout.up),
                         picks,
@@ -450,8 +463,10 @@ struct FeedForward {
                         share,
                         layout.clamp,
                         scratch.gate,
-                        static_cast<uint32_t>(n_experts * sizeof(void*) / 16 * 16)};
-    const dim3 grid(static_cast<unsigned>((layout.gate.rows + 15) / 16), static_cast<unsigned>(n_picks));
+                        static_cast<uint32_t>(n_experts * sizeof(void*) / 16 * 16),
+                        layout.down.offset,
+                        ahead ? static_cast<uint32_t>(down) : 0,
+                        static_cast<uint32_t>((down / grid.x / 16 + 1) * 16)};
     with_codes(layout.gate.format, [&](auto codes) {
       launch_overlapped("gate and up of experts", gate_up_kernel<decltype(codes)>, grid, 256,
                         staged_bytes(span_count(layout.gate.cols)), stream, job);

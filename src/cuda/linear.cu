@@ -81,14 +81,15 @@ __global__ void __launch_bounds__(256) matvec_kernel(const __grid_constant__ Job
     __syncthreads();
   };
   const Quantised x[] = {staged(memory, job.spans)};
-  float c[1];
-  chain_sums<C, 2, kAhead>(job.m, block, row, part, chain, x, ready, c);
-  if (part == 0) sums[0][chain][row] = c[0];
+  const BlockSpans blocks[] = {BlockSpans(job.m, block)};
+  float c[1][1];
+  chain_sums<C, 2, kAhead>(job.m, blocks, row, part, chain, x, ready, c);
+  if (part == 0) sums[0][chain][row] = c[0][0];
   if (job.rest_q) {
     const Quantised rest[] = {staged(memory + staged_bytes(job.spans), job.spans)};
     chain_sums<C, 2, kAhead>(
-        job.m, block, row, part, chain, rest, [] {}, c);
-    if (part == 0) sums[1][chain][row] = c[0];
+        job.m, blocks, row, part, chain, rest, [] {}, c);
+    if (part == 0) sums[1][chain][row] = c[0][0];
   }
   __syncthreads();
   if (threadIdx.x >= 16) return;
@@ -115,12 +116,13 @@ __global__ void __launch_bounds__(256) few_kernel(const __grid_constant__ Jobs j
       const size_t from = vector_of(job, min(first + v, job.n - 1), at.head) * job.spans;
       x[v] = {(pass ? job.rest_q : job.q) + from * 64, (pass ? job.rest_span : job.span) + from};
     }
-    float c[kVectors];
+    const BlockSpans blocks[] = {BlockSpans(job.m, at.block)};
+    float c[1][kVectors];
     chain_sums<C, 2, 4>(
-        job.m, at.block, row, part, chain, x, [] {}, c);
+        job.m, blocks, row, part, chain, x, [] {}, c);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v)
-      if (part == 0) sums[v][pass][chain][row] = c[v];
+      if (part == 0) sums[v][pass][chain][row] = c[0][v];
   }
   __syncthreads();
   const uint32_t v = threadIdx.x / 16;
@@ -158,12 +160,12 @@ __global__ void __launch_bounds__(256) exact_kernel(const __grid_constant__ Jobs
 }
 
 // One vector and few rows of a plain format, such as a router: a warp for two rows, a lane for each of their
-// sums. Time goes into waiting, so half of the weights of a width of 2048 are requested at once.
+// sums. Time goes into waiting, so all weights of a width of 2048 are requested at once.
 constexpr uint32_t kFewRowsThreads = 128;
 
 template <MatrixType kType>
 __global__ void __launch_bounds__(kFewRowsThreads) few_rows_kernel(const __grid_constant__ Jobs jobs) {
-  constexpr uint32_t kAhead = 16, kEach = kWide<kType>;
+  constexpr uint32_t kAhead = 32, kEach = kWide<kType>;
   extern __shared__ __align__(16) float vector[];  // zeros beyond its end, up to a whole span
   const Place at = locate(jobs, blockIdx.x / 2);
   const Job& job = *at.job;
@@ -205,8 +207,8 @@ __global__ void __launch_bounds__(kFewRowsThreads) few_rows_kernel(const __grid_
 }
 
 // Many vectors of a plain format: two row blocks and eight vectors at a time, so that what is read is used
-// often. One job; its rows begin with a block.
-template <MatrixType kType>
+// often. One job; its rows begin with a block. kPairs: two columns of a vector can be read at once.
+template <MatrixType kType, bool kPairs>
 __global__ void __launch_bounds__(256 / kWide<kType>) plain_many_kernel(const __grid_constant__ Jobs jobs) {
   constexpr uint32_t kEach = kWide<kType>, kBlocks = 2, kVectors = 8;
   __shared__ float sums[kVectors][16][17];
@@ -235,15 +237,22 @@ __global__ void __launch_bounds__(256 / kWide<kType>) plain_many_kernel(const __
         w[k] = __ldg(reinterpret_cast<const uint32_t*>(codes[k] + (s * (4096 / kEach) + i * (1024 / kEach))));
       const uint32_t col = s * 64 + 16 * i;
 #pragma unroll
-      for (uint32_t v = 0; v < kVectors; ++v)
+      for (uint32_t v = 0; v < kVectors; ++v) {
+        float value[kEach];
+        if constexpr (kPairs && whole()) {
+          const float2 two = *reinterpret_cast<const float2*>(x[v] + col);
+          value[0] = two.x, value[kEach - 1] = two.y;
+        } else {
 #pragma unroll
-        for (uint32_t b = 0; b < kEach; ++b) {
-          if (!whole && col + kEach * phase + b >= job.m.cols) continue;
-          const float value = x[v][col + b];
+          for (uint32_t b = 0; b < kEach; ++b)
+            value[b] = whole() || col + kEach * phase + b < job.m.cols ? x[v][col + b] : 0.0f;
+        }
+#pragma unroll
+        for (uint32_t b = 0; b < kEach; ++b)
 #pragma unroll
           for (uint32_t k = 0; k < kBlocks; ++k)
-            c[k][v][b] = __fadd_rn(c[k][v][b], __fmul_rn(plain_value<kType>(w[k], b), value));
-        }
+            c[k][v][b] = __fadd_rn(c[k][v][b], __fmul_rn(plain_value<kType>(w[k], b), value[b]));
+      }
     }
   };
   const uint32_t whole = static_cast<uint32_t>(job.m.cols / 64);
@@ -447,8 +456,12 @@ void launch_exact(Jobs& jobs, MatrixType matrix_type, bool many, cudaStream_t st
       if (many && jobs.n == 1 && jobs.job[0].heads == 1 && jobs.job[0].first_row % kTileRows == 0) {
         const Job& job = jobs.job[0];
         const dim3 grid((job.rows + 2 * kTileRows - 1) / (2 * kTileRows), (job.n + 7) / 8);
-        return launch_overlapped("exact product of vectors", plain_many_kernel<type()>, grid, kThreads, 0,
-                                 stream, jobs);
+        const bool pairs =
+            kWide<type()> == 2 && job.stride % 2 == 0 && reinterpret_cast<uintptr_t>(job.f) % 8 == 0;
+        return launch_overlapped(
+            "exact product of vectors",
+            pairs ? plain_many_kernel<type(), kWide<type()> == 2> : plain_many_kernel<type(), false>, grid,
+            kThreads, 0, stream, jobs);
       }
     }
     if (many) return launch(exact_kernel<type(), 8>, jobs, {kThreads, 8}, "exact product of vectors", stream);

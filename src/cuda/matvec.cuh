@@ -32,24 +32,28 @@ __device__ inline void stage(const Quantised& x, size_t vector, uint32_t spans, 
     to[i] = i < 4 * spans ? q[i] : span[i - 4 * spans];
 }
 
-// c[v] = the chain of row `row` of the block for the vector at x[v]; kSplit lanes, 16 apart, share a row.
-// kAhead spans are requested before the first is used. ready() is called once, by all threads, after the
-// first requests; x may become valid there.
-template <class C, int kSplit, int kAhead, int kVectors, class Ready>
-__device__ void chain_sums(const Tiles& m, size_t block, uint32_t row, uint32_t part, uint32_t chain,
-                           const Quantised (&x)[kVectors], Ready ready, float (&c)[kVectors]) {
+// c[k][v] = the chain of row `row` of block at[k] for the vector at x[v]; the blocks are of matrices of one
+// format and width, m is one of them. kSplit lanes, 16 apart, share a row. kAhead spans are requested before
+// the first is used. ready() is called once, by all threads, after the first requests; x may become valid
+// there.
+template <class C, int kSplit, int kAhead, int kBlocks, int kVectors, class Ready>
+__device__ void chain_sums(const Tiles& m, const BlockSpans (&at)[kBlocks], uint32_t row, uint32_t part,
+                           uint32_t chain, const Quantised (&x)[kVectors], Ready ready,
+                           float (&c)[kBlocks][kVectors]) {
   constexpr int kWords = C::template lane_words<kSplit>;
-  const BlockSpans at(m, block);
   const uint32_t spans = static_cast<uint32_t>((m.cols + 63) / 64);
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) c[v] = 0;
+  for (int i = 0; i < kBlocks * kVectors; ++i) c[i / kVectors][i % kVectors] = 0;
   for (uint32_t begin = chain; begin == chain || begin < spans; begin += 8 * kAhead) {
-    uint32_t w[kAhead][kWords];
-    typename C::Scales scales[kAhead];
+    uint32_t w[kAhead][kBlocks][kWords];
+    typename C::Scales scales[kAhead][kBlocks];
     const auto load = [&](int i) {
       const uint32_t s = begin + 8 * i;
-      load_words(at.codes(s) + (row * 4 + part * kWords * 64), w[i]);
-      scales[i] = C::scales(m, at.scales(s) + row * C::scale_bytes(m));
+#pragma unroll
+      for (int k = 0; k < kBlocks; ++k) {
+        load_words(at[k].codes(s) + (row * 4 + part * kWords * 64), w[i][k]);
+        scales[i][k] = C::scales(m, at[k].scales(s) + row * C::scale_bytes(m));
+      }
     };
     const auto use = [&](int i) {
       const uint32_t s = begin + 8 * i;
@@ -57,8 +61,12 @@ __device__ void chain_sums(const Tiles& m, size_t block, uint32_t row, uint32_t 
       for (int v = 0; v < kVectors; ++v) {
         int codes[C::template lane_codes<kSplit>], dots[2];
         C::template load_codes<kSplit>(x[v].q + s * 64, part, codes);
-        C::template dot<kSplit>(w[i], codes, part, dots);
-        c[v] = C::add(scales[i], dots, x[v].span[s], c[v]);
+        const QuantSpan span = x[v].span[s];
+#pragma unroll
+        for (int k = 0; k < kBlocks; ++k) {
+          C::template dot<kSplit>(w[i][k], codes, part, dots);
+          c[k][v] = C::add(scales[i][k], dots, span, c[k][v]);
+        }
       }
     };
     const bool whole = begin + 8 * (kAhead - 1) < spans;  // without branches between the spans
