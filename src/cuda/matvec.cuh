@@ -18,18 +18,23 @@ __device__ inline void load_words(const uint8_t* at, uint32_t (&w)[n]) {
     asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(w[j]) : "l"(at + 64 * j));
 }
 
-// A vector's int8 form in shared memory: spans * 64 codes, then the spans. All threads of the block.
+// A vector's int8 form in shared memory: spans * 64 codes, then the spans; copied by n threads, of which this
+// is number `thread`.
 constexpr size_t staged_bytes(size_t spans) { return spans * (64 + sizeof(QuantSpan)); }
 __device__ inline Quantised staged(void* memory, uint32_t spans) {
-  return {static_cast<const int8_t*>(memory),
-          reinterpret_cast<const QuantSpan*>(static_cast<int8_t*>(memory) + spans * 64)};
+  auto* q = static_cast<int8_t*>(memory);
+  return {q, reinterpret_cast<const QuantSpan*>(q + spans * 64)};
 }
-__device__ inline void stage(const Quantised& x, size_t vector, uint32_t spans, void* memory) {
+__device__ inline void stage(const Quantised& x, size_t vector, uint32_t spans, void* memory, uint32_t thread,
+                             uint32_t n) {
   const int4 *q = reinterpret_cast<const int4*>(x.q + vector * spans * 64),
              *span = reinterpret_cast<const int4*>(x.span + vector * spans);
   int4* to = static_cast<int4*>(memory);
-  for (uint32_t i = threadIdx.x; i < 5 * spans; i += blockDim.x)
-    to[i] = i < 4 * spans ? q[i] : span[i - 4 * spans];
+#pragma unroll 2
+  for (uint32_t i = thread; i < 5 * spans; i += n) to[i] = i < 4 * spans ? q[i] : span[i - 4 * spans];
+}
+__device__ inline void stage(const Quantised& x, size_t vector, uint32_t spans, void* memory) {
+  stage(x, vector, spans, memory, threadIdx.x, blockDim.x);
 }
 
 // c[k][v] = the chain of row `row` of block at[k] for the vector at x[v]; the blocks are of matrices of one
