@@ -152,13 +152,22 @@ struct GateUpJob {
   uint32_t down_bytes, ahead_bytes;
 };
 
+// Blocks of a cluster may write to each other's shared memory once all have begun: each says so here, and
+// quantise_together waits for the others.
+__device__ void begin_together() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cooperative_groups::this_cluster().barrier_arrive();
+#endif
+}
+
 // The int8 form of the 64 values that the first 16 threads of four blocks hold: the blocks are a cluster, and
 // the first of them gets all values.
 __device__ void quantise_together(float value, const Vectors& to, uint32_t vector) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   __shared__ __align__(16) float values[64];
-  const auto cluster = cooperative_groups::this_cluster();
+  auto cluster = cooperative_groups::this_cluster();
   const uint32_t rank = cluster.block_rank();
+  cluster.barrier_wait();
   if (threadIdx.x < 16) *cluster.map_shared_rank(&values[rank * 16 + threadIdx.x], 0) = value;
   cluster.sync();
   if (rank != 0 || threadIdx.x >= 32) return;
@@ -187,6 +196,7 @@ __global__ void __launch_bounds__(256, C::words == 8 ? 3 : 2)
   let_next_begin();  // not before: the kernel that follows reads at once what this one has waited for
   const uint8_t* record = record_of(job.picks, pick);
   if (!record) return;
+  if (job.hidden.q) begin_together();
   const uint32_t spans = static_cast<uint32_t>((job.gate.m.cols + 63) / 64);
   const Quantised x[] = {staged(memory, spans)};
   const auto ready = [&] {
