@@ -147,7 +147,7 @@ struct GateUpJob {
   uint32_t share;
   float clamp;
   Vectors hidden;          // [picks, width]: floats where f is there, int8 form where q is
-  uint32_t records_bytes;  // of their table, in whole 16 bytes
+  uint32_t records_bytes;  // of their table, to be asked for
   ptrdiff_t down;          // where the down matrix begins, and how much of it each block of threads asks for
   uint32_t down_bytes, ahead_bytes;
 };
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(256, C::words == 8 ? 3 : 2)
   __shared__ float sums[2][8][16];
   const uint32_t pick = blockIdx.y, chain = threadIdx.x / 32, part = threadIdx.x / 16 % 2,
                  row = threadIdx.x % 16;
-  if (job.picks.records && blockIdx.x == 0 && threadIdx.x == 0)
+  if (job.records_bytes && blockIdx.x == 0 && threadIdx.x == 0)
     fetch_ahead(job.picks.records, job.records_bytes);
   wait_for_previous();
   let_next_begin();  // not before: the kernel that follows reads at once what this one has waited for
@@ -496,6 +496,8 @@ struct FeedForward {
       to.q = nullptr;
     const size_t down = matrix_bytes(layout.down.format, layout.down.rows, layout.down.cols) / 16 * 16;
     const bool ahead = down * n_picks <= kMostAhead;
+    const bool whole = reinterpret_cast<uintptr_t>(picks.records) % 16 == 0;  // else not worth the trouble
+    const auto table_bytes = static_cast<uint32_t>(whole ? n_experts * sizeof(void*) / 16 * 16 : 0);
     const GateUpJob job{part_tiles(layout.gate),
                         part_tiles(layout.up),
                         picks,
@@ -503,7 +505,7 @@ struct FeedForward {
                         share,
                         layout.clamp,
                         to,
-                        static_cast<uint32_t>(n_experts * sizeof(void*) / 16 * 16),
+                        table_bytes,
                         layout.down.offset,
                         ahead ? static_cast<uint32_t>(down) : 0,
                         static_cast<uint32_t>((down / grid.x / 16 + 1) * 16)};
