@@ -1,10 +1,13 @@
-// How fast the GPU's products and experts are, beside plain reads of the same bytes: cuda_ops_bench
+// How fast the GPU's products and experts are, beside plain reads of the same bytes: cuda_ops_bench [WORDS]
+// WORDS: only the cases whose names contain them.
 //
 // Every launch of a round has its own weights, in all many times the L2 cache; a round is one graph, as in
 // decoding. Times are medians over rounds, divided by the launches of a round.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "cuda/device.h"
@@ -44,6 +47,10 @@ __global__ void read_kernel(const uint4* from, size_t n, uint32_t* sink) {
 }
 
 struct Bench {
+  explicit Bench(std::string only) : words(std::move(only)) {}
+  bool wants(const char* name) const { return std::string_view(name).find(words) != std::string_view::npos; }
+
+  const std::string words;
   Stream stream = make_stream();
   DeviceBuffer weights;
 
@@ -111,6 +118,7 @@ const MatrixFormat k4 = MatrixFormat::affine(4, 64);
 
 void products(Bench& b, const char* name, MatrixFormat format, std::vector<size_t> rows, size_t cols,
               size_t n, int calls, bool exact = false) {
+  if (!b.wants(name)) return;
   const Input in(b, n, cols);
   size_t bytes = 0, all = 0;
   for (const size_t r : rows) bytes += matrix_bytes(format, r, cols), all += r;
@@ -133,6 +141,7 @@ void products(Bench& b, const char* name, MatrixFormat format, std::vector<size_
 
 void routed(Bench& b, const char* name, size_t d, size_t width, size_t n_experts, size_t top_k, size_t n,
             int calls) {
+  if (!b.wants(name)) return;
   const Input in(b, n, d);
   ExpertLayout layout;
   const size_t part = matrix_bytes(k4, width, d), record = (3 * part + 4095) / 4096 * 4096;
@@ -181,10 +190,10 @@ void routed(Bench& b, const char* name, size_t d, size_t width, size_t n_experts
            n > 1 ? 0 : b.read_us(bytes, calls));
 }
 
-void run() {
+void run(const std::string& words) {
   const DeviceInfo device = open_device();
   std::printf("%s, %d multiprocessors\n", device.name.c_str(), device.n_multiprocessors);
-  Bench b;
+  Bench b(words);
   b.weights = DeviceBuffer(size_t{6} << 30, "weights");
   fill_kernel<<<1024, 256, 0, b.stream.get()>>>(b.weights.as<uint32_t>(), b.weights.size() / 4, 144, 128);
   const double peak = b.read_us(size_t{4} << 30, 1);
@@ -225,9 +234,9 @@ void run() {
 }  // namespace
 }  // namespace moeflux::cuda
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    moeflux::cuda::run();
+    moeflux::cuda::run(argc > 1 ? argv[1] : "");
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;

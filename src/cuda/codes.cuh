@@ -24,6 +24,12 @@ struct Codes {
     float scale[groups], bias[groups];
   };
 
+  // Bytes of a row's scale.
+  __device__ static uint32_t scale_bytes(const Tiles& m) {
+    if constexpr (kScale == ScaleType::Bf16) return 2;
+    if constexpr (kScale == ScaleType::E8m0) return 1;
+    return static_cast<uint32_t>(m.group_bytes) / 16;
+  }
   __device__ static ScaleType scale_type(const Tiles& m) {
     return kScale == ScaleType::None ? m.scale : kScale;
   }
@@ -31,31 +37,67 @@ struct Codes {
   // at: the scale of the row's first group in this span.
   __device__ static Scales scales(const Tiles& m, const uint8_t* at) {
     Scales s;
+    const uint32_t group_bytes = 16 * scale_bytes(m);
 #pragma unroll
     for (int g = 0; g < groups; ++g) {
-      const float scale = scale_value(scale_type(m), at + g * m.group_bytes);
+      const float scale = scale_value(scale_type(m), at + g * group_bytes);
       s.scale[g] = affine ? scale : __fmul_rn(0.5f, scale);
-      s.bias[g] = affine ? scale_value(scale_type(m), at + g * m.group_bytes + m.bias_after) : 0.0f;
+      s.bias[g] = affine ? scale_value(scale_type(m), at + (groups + g) * group_bytes) : 0.0f;
     }
     return s;
   }
 
-  // i[0], i[1]: sums over columns 0..31 and 32..63; x: 16 words of int8.
-  __device__ static void dot(const uint32_t (&w)[words], const int (&x)[16], int (&i)[2]) {
+  // A row's words of a span may be shared by kSplit lanes, lane `part` of them holding words / kSplit.
+  template <int kSplit>
+  static constexpr int lane_words = words / kSplit;
+  template <int kSplit>
+  static constexpr int lane_codes = 16 / kSplit;  // words of int8 activations that go with them
+
+  template <int kSplit>
+  __device__ static void load_codes(const int8_t* q, uint32_t part, int (&x)[lane_codes<kSplit>]) {
+    constexpr int kEach = lane_codes<kSplit> / 4;  // loads of four words
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      // Four-bit codes: words 4i and 8 + 4i go together; the parts of others are in order.
+      const uint32_t at = words == 8 && kSplit == 2 ? part + 2 * i : part * kEach + i;
+      const int4 four = reinterpret_cast<const int4*>(q)[at];
+      x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+    }
+  }
+
+  // i[0], i[1]: sums over columns 0..31 and 32..63 of the whole row, in all lanes that share it.
+  template <int kSplit>
+  __device__ static void dot(const uint32_t (&w)[lane_words<kSplit>], const int (&x)[lane_codes<kSplit>],
+                             uint32_t part, int (&i)[2]) {
+    constexpr int kHalf = lane_codes<kSplit> / 2;
     i[0] = i[1] = 0;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < kHalf; ++j) {
       if constexpr (kType == MatrixType::Affine4) {
         i[0] = __dp4a(static_cast<int>(w[j] & 0x0f0f0f0fu), x[j], i[0]);
-        i[1] = __dp4a(static_cast<int>(w[j] >> 4 & 0x0f0f0f0fu), x[8 + j], i[1]);
+        i[1] = __dp4a(static_cast<int>(w[j] >> 4 & 0x0f0f0f0fu), x[kHalf + j], i[1]);
       } else if constexpr (kType == MatrixType::Affine8) {
         i[0] = dot4_unsigned(w[j], x[j], i[0]);
-        i[1] = dot4_unsigned(w[8 + j], x[8 + j], i[1]);
+        i[1] = dot4_unsigned(w[kHalf + j], x[kHalf + j], i[1]);
       } else {
         int low, high;
         e2m1_codes(w[j], low, high);
         i[0] = __dp4a(low, x[j], i[0]);
-        i[1] = __dp4a(high, x[8 + j], i[1]);
+        i[1] = __dp4a(high, x[kHalf + j], i[1]);
+      }
+    }
+    if constexpr (kSplit == 2) {
+      if constexpr (!kHalves) {
+        const int sum = i[0] + i[1];
+        i[0] = sum + __shfl_xor_sync(0xffffffff, sum, 16);
+        i[1] = 0;
+      } else if constexpr (words == 8) {
+        i[0] += __shfl_xor_sync(0xffffffff, i[0], 16);
+        i[1] += __shfl_xor_sync(0xffffffff, i[1], 16);
+      } else {  // a lane has all of one half
+        const int mine = i[0] + i[1], other = __shfl_xor_sync(0xffffffff, mine, 16);
+        i[0] = part ? other : mine;
+        i[1] = part ? mine : other;
       }
     }
   }
@@ -95,15 +137,20 @@ void with_codes(const MatrixFormat& f, Fn fn) {
     fn(Codes<Affine8, false, kAny>{});
 }
 
-// Where row `row` of a block has its first word of span `s`, and its scale.
-__device__ inline const uint8_t* span_codes(const Tiles& m, size_t block, uint32_t s, uint32_t row) {
-  const uint32_t spans = static_cast<uint32_t>(m.tile_spans), tile = spans == 1 ? s : s / spans;
-  return m.data + (block * m.n_tiles + tile) * m.tile_bytes + (s - tile * spans) * m.span_bytes + row * 4;
-}
-__device__ inline const uint8_t* span_scales(const Tiles& m, size_t block, uint32_t s, uint32_t row) {
-  const uint32_t spans = static_cast<uint32_t>(m.tile_spans), tile = spans == 1 ? s : s / spans;
-  const uint32_t bytes = static_cast<uint32_t>(m.group_bytes) / 16;
-  return m.data + (block * m.n_tiles + tile) * m.tile_bytes + m.scales_at + row * bytes;
-}
+// Where the rows of a block have their spans. A tile holds one span or two.
+struct BlockSpans {
+  const uint8_t* data;
+  uint32_t tile_bytes, span_bytes, scales_at, twice;  // twice: 1 where a tile holds two spans
+
+  __device__ BlockSpans(const Tiles& m, size_t block)
+      : data(m.data + block * m.n_tiles * m.tile_bytes),
+        tile_bytes(static_cast<uint32_t>(m.tile_bytes)),
+        span_bytes(static_cast<uint32_t>(m.span_bytes)),
+        scales_at(static_cast<uint32_t>(m.scales_at)),
+        twice(static_cast<uint32_t>(m.tile_spans) - 1) {}
+  __device__ uint32_t tile_at(uint32_t s) const { return (s >> twice) * tile_bytes; }
+  __device__ const uint8_t* codes(uint32_t s) const { return data + (tile_at(s) + (s & twice) * span_bytes); }
+  __device__ const uint8_t* scales(uint32_t s) const { return data + (tile_at(s) + scales_at); }
+};
 
 }  // namespace moeflux::cuda

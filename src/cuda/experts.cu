@@ -1,5 +1,7 @@
 #include "cuda/experts.h"
 
+#include <cooperative_groups.h>
+
 #include <algorithm>
 
 #include "cuda/device.h"
@@ -64,17 +66,27 @@ __device__ void write(const PartJob& job, const uint8_t* record, uint32_t pick, 
 }
 
 template <class C>
-__global__ void __launch_bounds__(128) part_kernel(const __grid_constant__ PartJob job) {
+__global__ void __launch_bounds__(256) part_kernel(const __grid_constant__ PartJob job) {
+  extern __shared__ __align__(16) uint8_t memory[];
   __shared__ float sums[8][16];
-  const uint32_t chain = threadIdx.x / 16, row = threadIdx.x % 16, pick = blockIdx.x;
+  const uint32_t chain = threadIdx.x / 32, part = threadIdx.x / 16 % 2, row = threadIdx.x % 16,
+                 pick = blockIdx.x;
+  wait_for_previous();
+  let_next_begin();
   const uint8_t* record = record_of(job.picks, pick);
   if (!record) return;
-  const size_t vector[] = {pick / job.share};
-  float c[1];
-  chain_sums<C, 4>(tiles_in(job.part, record), blockIdx.y, row, chain, job.x, vector, c);
-  sums[chain][row] = c[0];
+  const uint32_t spans = static_cast<uint32_t>((job.part.m.cols + 63) / 64);
+  const Quantised x[] = {staged(memory, spans)};
+  const auto ready = [&] {
+    stage(job.x, pick / job.share, spans, memory);
+    __syncthreads();
+  };
+  const BlockSpans blocks[] = {BlockSpans(tiles_in(job.part, record), blockIdx.y)};
+  float c[1][1];
+  chain_sums<C, 2, 4>(job.part.m, blocks, row, part, chain, x, ready, c);
+  if (part == 0) sums[chain][row] = c[0][0];
   __syncthreads();
-  if (chain == 0) write(job, record, pick, blockIdx.y * 16 + row, chain_tree(sums, row));
+  if (threadIdx.x < 16) write(job, record, pick, blockIdx.y * 16 + row, chain_tree(sums, row));
 }
 
 template <MatrixType kType>
@@ -86,7 +98,7 @@ __global__ void __launch_bounds__(256) exact_part_kernel(const __grid_constant__
   if (!record) return;
   const float* const x[] = {job.f + pick / job.share * job.f_stride};
   float c[1][kEach];
-  exact_sums<kType, 4>(tiles_in(job.part, record), blockIdx.y, row, phase, x, c);
+  exact_sums<kType>(tiles_in(job.part, record), blockIdx.y, row, phase, x, c);
 #pragma unroll
   for (int b = 0; b < kEach; ++b) sums[kEach * phase + b][row] = c[0][b];
   __syncthreads();
@@ -97,7 +109,10 @@ void launch_part(const PartJob& job, const MatrixFormat& format, bool exact, siz
                  cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(n_picks), static_cast<unsigned>((job.part.m.rows + 15) / 16));
   if (!exact && has_integer_codes(format))
-    with_codes(format, [&](auto codes) { part_kernel<decltype(codes)><<<grid, 128, 0, stream>>>(job); });
+    with_codes(format, [&](auto codes) {
+      launch_overlapped("part of an expert", part_kernel<decltype(codes)>, grid, 256,
+                        staged_bytes(span_count(job.part.m.cols)), stream, job);
+    });
   else
     with_type(format.type,
               [&](auto type) { exact_part_kernel<type()><<<grid, 256 / kWide<type()>, 0, stream>>>(job); });
@@ -131,35 +146,88 @@ struct GateUpJob {
   Quantised x;
   uint32_t share;
   float clamp;
-  float* hidden;  // [picks, width]
+  Vectors hidden;          // [picks, width]: floats where f is there, int8 form where q is
+  uint32_t records_bytes;  // of their table, to be asked for
+  ptrdiff_t down;          // where the down matrix begins, and how much of it each block of threads asks for
+  uint32_t down_bytes, ahead_bytes;
 };
 
-// 16 hidden values of a pick: half of the threads for gate, half for up.
+// Blocks of a cluster may write to each other's shared memory once all have begun: each says so here, and
+// quantise_together waits for the others.
+__device__ void begin_together() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cooperative_groups::this_cluster().barrier_arrive();
+#endif
+}
+
+// The int8 form of the 64 values that the first 16 threads of four blocks hold: the blocks are a cluster, and
+// the first of them gets all values.
+__device__ void quantise_together(float value, const Vectors& to, uint32_t vector) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  __shared__ __align__(16) float values[64];
+  auto cluster = cooperative_groups::this_cluster();
+  const uint32_t rank = cluster.block_rank();
+  cluster.barrier_wait();
+  if (threadIdx.x < 16) *cluster.map_shared_rank(&values[rank * 16 + threadIdx.x], 0) = value;
+  cluster.sync();
+  if (rank != 0 || threadIdx.x >= 32) return;
+  const uint32_t lane = threadIdx.x % 16;
+  QuantSpan span;
+  const int codes = quantise_span(*reinterpret_cast<const float4*>(&values[4 * lane]), span);
+  if (threadIdx.x >= 16) return;
+  const size_t at = vector * span_count(to.cols) + blockIdx.x / 4;
+  reinterpret_cast<int*>(to.q)[at * 16 + lane] = codes;
+  if (lane == 0) to.span[at] = span;
+#endif
+}
+
+// 16 hidden values of a pick: rows of gate and of up at once. The rows of down that follow are asked for
+// meanwhile.
 template <class C>
-__global__ void __launch_bounds__(256, 3) gate_up_kernel(const __grid_constant__ GateUpJob job) {
+__global__ void __launch_bounds__(256, C::words == 8 ? 3 : 2)
+    gate_up_kernel(const __grid_constant__ GateUpJob job) {
+  extern __shared__ __align__(16) uint8_t memory[];
   __shared__ float sums[2][8][16];
-  const uint32_t pick = blockIdx.y, which = threadIdx.x / 128, chain = threadIdx.x / 16 % 8,
+  const uint32_t pick = blockIdx.y, chain = threadIdx.x / 32, part = threadIdx.x / 16 % 2,
                  row = threadIdx.x % 16;
+  if (job.records_bytes && blockIdx.x == 0 && threadIdx.x == 0)
+    fetch_ahead(job.picks.records, job.records_bytes);
   wait_for_previous();
   let_next_begin();  // not before: the kernel that follows reads at once what this one has waited for
   const uint8_t* record = record_of(job.picks, pick);
   if (!record) return;
-  const size_t vector[] = {pick / job.share};
-  float c[1];
-  chain_sums<C, 4>(tiles_in(which ? job.up : job.gate, record), blockIdx.x, row, chain, job.x, vector, c);
-  sums[which][chain][row] = c[0];
+  if (job.hidden.q) begin_together();
+  const uint32_t spans = static_cast<uint32_t>((job.gate.m.cols + 63) / 64);
+  const Quantised x[] = {staged(memory, spans)};
+  const auto ready = [&] {
+    stage(job.x, pick / job.share, spans, memory);
+    if (threadIdx.x == 0 && blockIdx.x * job.ahead_bytes < job.down_bytes)
+      fetch_ahead(record + job.down + blockIdx.x * job.ahead_bytes,
+                  min(job.ahead_bytes, job.down_bytes - blockIdx.x * job.ahead_bytes));
+    __syncthreads();
+  };
+  const uint32_t block = min(blockIdx.x, static_cast<uint32_t>((job.gate.m.rows - 1) / 16));
+  const BlockSpans blocks[] = {BlockSpans(tiles_in(job.gate, record), block),
+                               BlockSpans(tiles_in(job.up, record), block)};
+  float c[2][1];
+  chain_sums<C, 2, 4>(job.gate.m, blocks, row, part, chain, x, ready, c);
+  sums[part][chain][row] = part ? c[1][0] : c[0][0];
   __syncthreads();
   const uint32_t unit = blockIdx.x * 16 + row;
-  if (threadIdx.x >= 16 || unit >= job.gate.m.rows) return;
-  const float gate = add_bias(job.gate, record, unit, chain_tree(sums[0], row));
-  const float up = add_bias(job.up, record, unit, chain_tree(sums[1], row));
-  job.hidden[pick * job.gate.m.rows + unit] = gated_value(gate, up, job.clamp);
+  float h = 0;
+  if (threadIdx.x < 16 && unit < job.gate.m.rows) {
+    const float gate = add_bias(job.gate, record, unit, chain_tree(sums[0], row));
+    const float up = add_bias(job.up, record, unit, chain_tree(sums[1], row));
+    h = gated_value(gate, up, job.clamp);
+    if (job.hidden.f) job.hidden.f[pick * job.hidden.stride + unit] = h;
+  }
+  if (job.hidden.q) quantise_together(h, job.hidden, pick);
 }
 
 struct DownJob {
   PartTiles down;
   Picks picks;
-  const float* hidden;
+  Quantised hidden;
   const float* weights;
   uint32_t top_k;
   ExpertSum sum;
@@ -167,86 +235,96 @@ struct DownJob {
 
 constexpr uint32_t kDownWarps = 8;
 
-// Row `row` of a block times the hidden vector h, which is quantised on the way; half a warp takes every
-// other span. codes: room for 16 words per half warp.
-template <class C>
-__device__ float down_row(const Tiles& m, size_t block, const float* h, int (*codes)[16]) {
-  constexpr int kAhead = C::words == 8 ? 8 : 4;
+// A row of a block times a vector, by a warp: half of it takes every other span, kAhead of them at a time (a
+// multiple of four, or all). ready() as in chain_sums.
+template <class C, int kAhead, class Ready>
+__device__ float warp_row(const Tiles& m, size_t block, const Quantised& x, Ready ready) {
   const uint32_t half = threadIdx.x / 16 % 2, row = threadIdx.x % 16;
-  const uint32_t cols = static_cast<uint32_t>(m.cols), spans = (cols + 63) / 64;
+  const uint32_t spans = static_cast<uint32_t>((m.cols + 63) / 64);
+  const BlockSpans at(m, block);
   float c[4] = {};
-  for (uint32_t begin = 0; begin < spans; begin += 2 * kAhead) {
+  for (uint32_t begin = half; begin == half || begin < spans; begin += 2 * kAhead) {
     uint32_t w[kAhead][C::words];
     typename C::Scales scales[kAhead];
-    float4 x[kAhead];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const uint32_t s = begin + 2 * i + half;
-      x[i] = make_float4(0, 0, 0, 0);
-      if (s < spans) {
-        load_words(span_codes(m, block, s, row), w[i]);
-        scales[i] = C::scales(m, span_scales(m, block, s, row));
-        const uint32_t col = s * 64 + row * 4;  // widths are multiples of a group and so of 4
-        if (col < cols) x[i] = *reinterpret_cast<const float4*>(h + col);
+    for (int i = 0; i < kAhead; ++i)
+      if (const uint32_t s = begin + 2 * i; s < spans) {
+        load_words(at.codes(s) + row * 4, w[i]);
+        scales[i] = C::scales(m, at.scales(s) + row * C::scale_bytes(m));
       }
-    }
+    if (begin == half) ready();
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (begin + 2 * i >= spans) break;
-      QuantSpan span;
-      const int mine = quantise_span(x[i], span);
-      __syncwarp();
-      codes[half][row] = mine;
-      __syncwarp();
-      int all[16], dots[2];
-      load_span(reinterpret_cast<const int8_t*>(codes[half]), all);
-      if (begin + 2 * i + half < spans) {
-        C::dot(w[i], all, dots);
-        c[i % 4] = C::add(scales[i], dots, span, c[i % 4]);
+    for (int i = 0; i < kAhead; ++i)
+      if (const uint32_t s = begin + 2 * i; s < spans) {
+        int codes[16], dots[2];
+        C::template load_codes<1>(x.q + s * 64, 0, codes);
+        C::template dot<1>(w[i], codes, 0, dots);
+        c[i % 4] = C::add(scales[i], dots, x.span[s], c[i % 4]);
       }
-    }
   }
   const float sum = __fadd_rn(__fadd_rn(c[0], c[2]), __fadd_rn(c[1], c[3]));
   return __fadd_rn(sum, __shfl_xor_sync(0xffffffff, sum, 16));
 }
 
-// 16 results of a token: a warp per pick, then the sum in routing order.
-template <class C>
+// 16 results of a token: a warp per pick, then the sum in routing order. What the sum needs is requested
+// before the products are computed.
+template <class C, int kAhead>
 __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(const __grid_constant__ DownJob job) {
-  __shared__ __align__(16) int codes[kDownWarps][2][16];
-  __shared__ float each[kDownWarps][16];
+  extern __shared__ __align__(16) uint8_t memory[];
+  __shared__ float each[kDownWarps][16], weights[kDownWarps];
   const uint32_t token = blockIdx.y, warp = threadIdx.x / 32, row = threadIdx.x % 16,
                  at = blockIdx.x * 16 + row;
-  const size_t width = job.down.m.cols;
-  if (warp < job.top_k && threadIdx.x % 32 == 0) {
-    const Tiles m = tiles_in(job.down, record_of(job.picks, token * job.top_k + warp));
-    const size_t bytes = m.n_tiles * m.tile_bytes;
-    fetch_ahead(m.data + blockIdx.x * bytes, bytes);
-  }
+  const size_t d = job.down.m.rows;
+  const uint32_t spans = static_cast<uint32_t>((job.down.m.cols + 63) / 64);
+  const ExpertSum& sum = job.sum;
+  const bool mine = threadIdx.x < 16 && at < d;
+  float* x = sum.x + token * sum.x_stride + at;
+  float before = 0, shared = 0, gate = 0, total = 0;
   let_next_begin();
-  wait_for_previous();
-  float total = 0;
   for (uint32_t begin = 0; begin < job.top_k; begin += kDownWarps) {
     const uint32_t n = min(kDownWarps, job.top_k - begin), pick = token * job.top_k + begin + warp;
     if (warp < n) {
       const uint8_t* record = record_of(job.picks, pick);
+      uint8_t* vector = memory + warp * staged_bytes(spans);
+      const auto ready = [&] {
+        wait_for_previous();
+        stage(job.hidden, pick, spans, vector, threadIdx.x % 32, 32);
+        if (threadIdx.x % 32 == 0) weights[warp] = job.weights[pick];
+        if (mine && begin == 0) {
+          before = *x;
+          if (sum.shared) shared = sum.shared[token * d + at];
+          if (sum.shared_gate) gate = sum.shared_gate[token];
+        }
+        __syncwarp();
+      };
       const float y =
-          down_row<C>(tiles_in(job.down, record), blockIdx.x, job.hidden + pick * width, codes[warp]);
-      if (threadIdx.x % 32 < 16 && at < job.down.m.rows) each[warp][row] = add_bias(job.down, record, at, y);
+          warp_row<C, kAhead>(tiles_in(job.down, record), blockIdx.x, staged(vector, spans), ready);
+      if (threadIdx.x % 32 < 16 && at < d) each[warp][row] = add_bias(job.down, record, at, y);
     }
     __syncthreads();
-    if (threadIdx.x < 16)
-      for (uint32_t j = 0; j < n; ++j)
-        total = __fmaf_rn(job.weights[token * job.top_k + begin + j], each[j][row], total);
+    if (mine)
+      for (uint32_t j = 0; j < n; ++j) total = __fmaf_rn(weights[j], each[j][row], total);
     __syncthreads();
   }
-  if (threadIdx.x >= 16 || at >= job.down.m.rows) return;
-  const ExpertSum& sum = job.sum;
-  if (sum.shared)
-    total = __fmaf_rn(sum.shared_gate ? sigmoid_value(sum.shared_gate[token]) : 1.0f,
-                      sum.shared[token * job.down.m.rows + at], total);
-  float* x = sum.x + token * sum.x_stride + at;
-  *x = __fadd_rn(*x, total);
+  if (!mine) return;
+  if (sum.shared) total = __fmaf_rn(sum.shared_gate ? sigmoid_value(gate) : 1.0f, shared, total);
+  *x = __fadd_rn(before, total);
+}
+
+template <class C>
+void launch_down(const DownJob& job, size_t n, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((job.down.m.rows + 15) / 16), static_cast<unsigned>(n));
+  const size_t bytes = kDownWarps * staged_bytes(span_count(job.down.m.cols));
+  const auto run = [&](auto kernel) {
+    launch_overlapped("down of experts", kernel, grid, 32 * kDownWarps, bytes, stream, job);
+  };
+  const size_t each = (span_count(job.down.m.cols) + 1) / 2;  // spans of half a warp
+  if (C::words == 16 || each <= 4)
+    run(down_kernel<C, 4>);
+  else if (each <= 6)
+    run(down_kernel<C, 6>);
+  else
+    run(down_kernel<C, 8>);
 }
 
 // -- many tokens: picks sorted by expert, and the tiles of each expert's picks
@@ -320,6 +398,8 @@ __global__ void combine_kernel(const float* each, const float* weights, uint32_t
 // -- what runs when, and the memory between the launches
 
 constexpr size_t kFewTokens = 8;
+constexpr size_t kPlainShared = 44 << 10;  // bytes of shared memory that need no leave
+constexpr size_t kMostAhead = 16 << 20;  // bytes that a launch may have brought to the L2 cache for the next
 
 bool is_fast(const ExpertLayout::Part& p, bool exact) { return !exact && has_integer_codes(p.format); }
 // Gate and up in one kernel.
@@ -404,18 +484,36 @@ struct FeedForward {
     return p.bias == ExpertLayout::kNone ? nullptr : reinterpret_cast<const float*>(picks.record + p.bias);
   }
 
+  // Hidden vectors and, where down is fast, their int8 form.
   void gate_up_few(cudaStream_t stream) const {
+    const bool together = is_fast(layout.down, exact) && overlaps();
+    const unsigned blocks = static_cast<unsigned>((layout.gate.rows + 15) / 16);
+    const dim3 grid(together ? (blocks + 3) / 4 * 4 : blocks, static_cast<unsigned>(n_picks));
+    Vectors to = hidden();
+    if (together)
+      to.f = nullptr;
+    else
+      to.q = nullptr;
+    const size_t down = matrix_bytes(layout.down.format, layout.down.rows, layout.down.cols) / 16 * 16;
+    const bool ahead = down * n_picks <= kMostAhead;
+    const bool whole = reinterpret_cast<uintptr_t>(picks.records) % 16 == 0;  // else not worth the trouble
+    const auto table_bytes = static_cast<uint32_t>(whole ? n_experts * sizeof(void*) / 16 * 16 : 0);
     const GateUpJob job{part_tiles(layout.gate),
                         part_tiles(layout.up),
                         picks,
                         {x.q, x.span},
                         share,
                         layout.clamp,
-                        scratch.gate};
-    const dim3 grid(static_cast<unsigned>((layout.gate.rows + 15) / 16), static_cast<unsigned>(n_picks));
+                        to,
+                        table_bytes,
+                        layout.down.offset,
+                        ahead ? static_cast<uint32_t>(down) : 0,
+                        static_cast<uint32_t>((down / grid.x / 16 + 1) * 16)};
     with_codes(layout.gate.format, [&](auto codes) {
-      launch_overlapped("gate and up of experts", gate_up_kernel<decltype(codes)>, grid, 256, 0, stream, job);
+      launch_overlapped("gate and up of experts", gate_up_kernel<decltype(codes)>, grid, 256,
+                        staged_bytes(span_count(layout.gate.cols)), together ? 4u : 1u, stream, job);
     });
+    if (is_fast(layout.down, exact) && !together) quantise(hidden(), stream);
   }
 
   void gate_up(cudaStream_t stream) const {
@@ -431,7 +529,6 @@ struct FeedForward {
                  [&](auto codes) { launch_gemm<decltype(codes), true>(g, n_tiles(), stream); });
     } else if (fused(layout, exact)) {
       gate_up_few(stream);
-      if (is_fast(layout.down, exact)) quantise(hidden(), stream);
     } else {
       const size_t width = layout.gate.rows;
       const Quantised q{x.q, x.span};
@@ -528,14 +625,12 @@ void experts(const ExpertWork& w, const std::byte* const* records, const ExpertS
              cudaStream_t stream) {
   const FeedForward f = feed_forward(w, records);
   if (f.n_picks == 0) return;
-  if (!f.many() && fused(w.layout, w.exact) && is_fast(w.layout.down, w.exact)) {
+  if (!f.many() && fused(w.layout, w.exact) && is_fast(w.layout.down, w.exact) &&
+      kDownWarps * staged_bytes(span_count(w.layout.down.cols)) <= kPlainShared) {
     f.gate_up_few(stream);
-    const DownJob job{part_tiles(w.layout.down), f.picks, f.scratch.gate, w.weights, f.share, sum};
-    const dim3 grid(static_cast<unsigned>((w.layout.down.rows + 15) / 16), static_cast<unsigned>(w.x.n));
-    with_codes(w.layout.down.format, [&](auto codes) {
-      launch_overlapped("down of experts", down_kernel<decltype(codes)>, grid, 32 * kDownWarps, 0, stream,
-                        job);
-    });
+    const DownJob job{
+        part_tiles(w.layout.down), f.picks, {f.scratch.q, f.scratch.span}, w.weights, f.share, sum};
+    with_codes(w.layout.down.format, [&](auto codes) { launch_down<decltype(codes)>(job, w.x.n, stream); });
     return;
   }
   group_experts(w, stream);

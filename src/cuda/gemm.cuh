@@ -7,6 +7,8 @@
 // Integer sums start at the bits of 1.5 * 2^23: read as a float they are that number plus the sum, exactly.
 #pragma once
 
+#include <cstddef>
+
 #include "cuda/codes.cuh"
 #include "cuda/device.h"
 
@@ -60,10 +62,8 @@ struct GemmShared {
   float waiting[2][32][kGemmThreads];  // sums of one and of two levels of the tree
 };
 
-__device__ inline void copy16(void* to, const void* from) {
-  asm volatile(
-      "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-      "l"(from));
+__device__ inline void copy16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
 
 inline constexpr int kExactOne = 0x4b400000;  // bits of 1.5 * 2^23
@@ -106,40 +106,46 @@ struct SpanWalk {
   }
 };
 
-// Copies one span of everything into a stage: what a thread copies is always at the same place of it.
+// Copies one span of everything into a stage: what a thread copies, and where to, is worked out once.
 template <class C>
 struct GemmLoader {
-  const uint8_t *codes[C::words / 8], *scales;
+  const uint8_t *codes, *scales;
   const int8_t* q;
   const QuantSpan* span;
-  uint32_t scale_chunks;
+  uint32_t codes_to, scales_to, q_to, span_to;  // bytes from the start of a stage on
+  uint32_t tile_bytes, span_bytes, twice;       // as in BlockSpans
+  bool has_scales, has_span;
 
   // block(b): the bytes of row block b; vector(i): the vector of row i of the tile.
   template <class Block, class Row>
-  __device__ GemmLoader(const Tiles& m, const Quantised& x, uint32_t spans, Block block, Row vector) {
-    const uint32_t t = threadIdx.x;
-#pragma unroll
-    for (int i = 0; i < C::words / 8; ++i) codes[i] = block(t / 32) + (t % 32 + 32 * i) * 16;
-    scale_chunks = static_cast<uint32_t>(m.tile_bytes - m.scales_at) / 16;
-    scales = t < kGemmBlocks * scale_chunks ? block(t / scale_chunks) + m.scales_at + t % scale_chunks * 16
-                                            : nullptr;
+  __device__ GemmLoader(const Tiles& m, const Quantised& x, uint32_t spans, Block block, Row vector)
+      : tile_bytes(static_cast<uint32_t>(m.tile_bytes)),
+        span_bytes(static_cast<uint32_t>(m.span_bytes)),
+        twice(static_cast<uint32_t>(m.tile_spans) - 1) {
+    using Stage = GemmStage<C>;
+    const uint32_t t = threadIdx.x, chunk = t % 32, line = chunk / 4;
+    codes = block(t / 32) + chunk * 16;
+    codes_to = offsetof(Stage, codes) + t / 32 * Stage::kCodes + (chunk ^ (line >> 1 & 1) << 1) * 16;
+    const uint32_t scale_chunks = static_cast<uint32_t>(m.tile_bytes - m.scales_at) / 16;
+    has_scales = t < kGemmBlocks * scale_chunks;
+    scales = has_scales ? block(t / scale_chunks) + m.scales_at + t % scale_chunks * 16 : nullptr;
+    scales_to = offsetof(Stage, scales) + t / scale_chunks * Stage::kScales + t % scale_chunks * 16;
     q = x.q + vector(t / 4) * spans * 64 + t % 4 * 16;
-    span = t >= kGemmThreads - kGemmVectors ? x.span + vector(t - (kGemmThreads - kGemmVectors)) * spans
-                                            : nullptr;
+    q_to = offsetof(Stage, q) + t / 4 * 64 + (t % 4 ^ (t / 8 & 3)) * 16;
+    const uint32_t v = t - (kGemmThreads - kGemmVectors);
+    has_span = t >= kGemmThreads - kGemmVectors;
+    span = has_span ? x.span + vector(v) * spans : nullptr;
+    span_to = offsetof(Stage, span) + v * 16;
   }
 
-  __device__ void load(const Tiles& m, uint32_t s, GemmStage<C>& to) const {
-    const uint32_t t = threadIdx.x, spans = static_cast<uint32_t>(m.tile_spans),
-                   tile = spans == 1 ? s : s / spans;
-    const size_t at = tile * m.tile_bytes, part = at + (s - tile * spans) * m.span_bytes;
+  __device__ void load(uint32_t s, GemmStage<C>& stage) const {
+    const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(&stage));
+    const uint32_t tile = (s >> twice) * tile_bytes, part = tile + (s & twice) * span_bytes;
 #pragma unroll
-    for (int i = 0; i < C::words / 8; ++i) {
-      const uint32_t chunk = t % 32 + 32 * i, line = chunk / 4;
-      copy16(&to.codes[t / 32][(chunk ^ (line >> 1 & 1) << 1) * 16], codes[i] + part);
-    }
-    if (scales) copy16(&to.scales[t / scale_chunks][t % scale_chunks * 16], scales + at);
-    copy16(&to.q[t / 4][(t % 4 ^ (t / 8 & 3)) * 16], q + s * 64);
-    if (span) copy16(&to.span[t - (kGemmThreads - kGemmVectors)], span + s);
+    for (int i = 0; i < C::words / 8; ++i) copy16(to + codes_to + i * 512, codes + (part + i * 512));
+    if (has_scales) copy16(to + scales_to, scales + tile);
+    copy16(to + q_to, q + s * 64);
+    if (has_span) copy16(to + span_to, span + s);
   }
 };
 
@@ -185,7 +191,7 @@ __device__ inline float exact_sum(int bits) { return __fadd_rn(__int_as_float(bi
 
 // A warp's share of a stage: two row blocks, 32 vectors; c[block][8 vectors][result]. Results lie as the
 // matrix instruction leaves them: rows gid and gid + 8, vectors 2 tig and 2 tig + 1.
-template <class C>
+template <class C, bool kWhole>
 __device__ void add_span(const Tiles& m, const GemmStage<C>& stage, uint32_t block, uint32_t vector,
                          uint32_t count, float (&c)[2][4][4]) {
   const uint32_t lane = threadIdx.x % 32, gid = lane / 4, tig = lane % 4;
@@ -196,12 +202,11 @@ __device__ void add_span(const Tiles& m, const GemmStage<C>& stage, uint32_t blo
     load_codes<C>(stage.codes[block + i], lane, a[i]);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      scales[i][half] = C::scales(
-          m, stage.scales[block + i] + (gid + 8 * half) * (static_cast<uint32_t>(m.group_bytes) / 16));
+      scales[i][half] = C::scales(m, stage.scales[block + i] + (gid + 8 * half) * C::scale_bytes(m));
   }
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
-    if (8 * n >= count) break;
+    if (!kWhole && 8 * n >= count) break;
     uint32_t b[4];
     load_vectors(stage.q, vector + 8 * n, lane, b);
     const QuantSpan* x = &stage.span[vector + 8 * n + 2 * tig];
@@ -242,7 +247,7 @@ __device__ void gemm_loop(const Tiles& m, const GemmLoader<C>& loader, uint32_t 
   SpanWalk ahead(spans);
   const auto load_next = [&](uint32_t stage) {
     if (!ahead.done()) {
-      loader.load(m, ahead.s, shared.stage[stage]);
+      loader.load(ahead.s, shared.stage[stage]);
       ahead.next();
     }
     asm volatile("cp.async.commit_group;");
@@ -258,7 +263,10 @@ __device__ void gemm_loop(const Tiles& m, const GemmLoader<C>& loader, uint32_t 
       asm volatile("cp.async.wait_group %0;" ::"n"(kGemmStages<C> - 2));
       __syncthreads();
       load_next(stage == 0 ? kGemmStages<C> - 1 : stage - 1);
-      if (count) add_span<C>(m, shared.stage[stage], block, vector, count, c);
+      if (count >= 32)  // without branches between the vectors
+        add_span<C, true>(m, shared.stage[stage], block, vector, count, c);
+      else if (count)
+        add_span<C, false>(m, shared.stage[stage], block, vector, count, c);
       stage = stage + 1 == kGemmStages<C> ? 0 : stage + 1;
     }
 #pragma unroll

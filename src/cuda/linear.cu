@@ -48,17 +48,6 @@ __device__ Place locate(const Jobs& jobs, uint32_t index) {
   return {&job, head, block, max(first, row), min(first + job.rows, row + 16)};
 }
 
-// What a kernel of this file does first.
-__device__ void begin(const Place& at) {
-  const Tiles& m = at.job->m;
-  if (threadIdx.x == 0 && at.first < at.last) {
-    const size_t bytes = m.n_tiles * m.tile_bytes;
-    fetch_ahead(m.data + at.block * bytes, bytes);
-  }
-  let_next_begin();
-  wait_for_previous();
-}
-
 __device__ size_t vector_of(const Job& job, uint32_t t, uint32_t head) {
   return (job.pick ? job.pick[t] : t) * job.heads + head;
 }
@@ -72,29 +61,71 @@ __device__ void write(const Place& at, uint32_t t, uint32_t row, float y) {
   *out = job.add ? __fadd_rn(*out, y) : y;
 }
 
-// -- fast, few vectors: a block of threads per row block
+// -- fast, few vectors: a block of threads per row block, a warp per chain
 
-template <class C, int kAhead, int kVectors>
-__global__ void __launch_bounds__(128) matvec_kernel(const __grid_constant__ Jobs jobs) {
+// One vector, in shared memory; its weights are under way before the kernel ahead has ended.
+template <class C, int kAhead>
+__global__ void __launch_bounds__(256) matvec_kernel(const __grid_constant__ Jobs jobs) {
+  extern __shared__ __align__(16) uint8_t memory[];
+  __shared__ float sums[2][8][16];
+  const Place at = locate(jobs, blockIdx.x);
+  const Job& job = *at.job;
+  const uint32_t chain = threadIdx.x / 32, part = threadIdx.x / 16 % 2, row = threadIdx.x % 16;
+  const uint32_t block = min(at.block, static_cast<uint32_t>((job.m.rows - 1) / 16));
+  const auto ready = [&] {
+    let_next_begin();
+    wait_for_previous();
+    const size_t vector = vector_of(job, 0, at.head);
+    stage({job.q, job.span}, vector, job.spans, memory);
+    if (job.rest_q) stage({job.rest_q, job.rest_span}, vector, job.spans, memory + staged_bytes(job.spans));
+    __syncthreads();
+  };
+  const Quantised x[] = {staged(memory, job.spans)};
+  const BlockSpans blocks[] = {BlockSpans(job.m, block)};
+  float c[1][1];
+  chain_sums<C, 2, kAhead>(job.m, blocks, row, part, chain, x, ready, c);
+  if (part == 0) sums[0][chain][row] = c[0][0];
+  if (job.rest_q) {
+    const Quantised rest[] = {staged(memory + staged_bytes(job.spans), job.spans)};
+    chain_sums<C, 2, kAhead>(
+        job.m, blocks, row, part, chain, rest, [] {}, c);
+    if (part == 0) sums[1][chain][row] = c[0][0];
+  }
+  __syncthreads();
+  if (threadIdx.x >= 16) return;
+  float y = chain_tree(sums[0], row);
+  if (job.rest_q) y = __fadd_rn(y, chain_tree(sums[1], row));
+  write(at, 0, at.block * 16 + row, y);
+}
+
+// Several vectors, from where they lie.
+template <class C, int kVectors>
+__global__ void __launch_bounds__(256) few_kernel(const __grid_constant__ Jobs jobs) {
   __shared__ float sums[kVectors][2][8][16];
   const Place at = locate(jobs, blockIdx.x);
   const Job& job = *at.job;
-  begin(at);
-  const uint32_t chain = threadIdx.x / 16, row = threadIdx.x % 16, first = blockIdx.y * kVectors;
+  wait_for_previous();
+  let_next_begin();
+  const uint32_t chain = threadIdx.x / 32, part = threadIdx.x / 16 % 2, row = threadIdx.x % 16,
+                 first = blockIdx.y * kVectors;
   if (first >= job.n || at.first >= at.last) return;
-  size_t vector[kVectors];
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) vector[v] = vector_of(job, min(first + v, job.n - 1), at.head);
-
   for (int pass = 0; pass < (job.rest_q ? 2 : 1); ++pass) {
-    const Quantised x{pass ? job.rest_q : job.q, pass ? job.rest_span : job.span};
-    float c[kVectors];
-    chain_sums<C, kAhead>(job.m, at.block, row, chain, x, vector, c);
+    Quantised x[kVectors];
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) sums[v][pass][chain][row] = c[v];
+    for (int v = 0; v < kVectors; ++v) {
+      const size_t from = vector_of(job, min(first + v, job.n - 1), at.head) * job.spans;
+      x[v] = {(pass ? job.rest_q : job.q) + from * 64, (pass ? job.rest_span : job.span) + from};
+    }
+    const BlockSpans blocks[] = {BlockSpans(job.m, at.block)};
+    float c[1][kVectors];
+    chain_sums<C, 2, 4>(
+        job.m, blocks, row, part, chain, x, [] {}, c);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+      if (part == 0) sums[v][pass][chain][row] = c[0][v];
   }
   __syncthreads();
-  const uint32_t v = chain;
+  const uint32_t v = threadIdx.x / 16;
   if (v >= kVectors || first + v >= job.n) return;
   float y = chain_tree(sums[v][0], row);
   if (job.rest_q) y = __fadd_rn(y, chain_tree(sums[v][1], row));
@@ -103,30 +134,143 @@ __global__ void __launch_bounds__(128) matvec_kernel(const __grid_constant__ Job
 
 // -- exact
 
-// kRows of the 16 rows of a block: fewer where there are so few rows that threads would wait for memory.
-template <MatrixType kType, int kVectors, int kRows>
+template <MatrixType kType, int kVectors>
 __global__ void __launch_bounds__(256) exact_kernel(const __grid_constant__ Jobs jobs) {
   constexpr int kEach = kWide<kType>;
   __shared__ float sums[kVectors][16][17];
-  const Place at = locate(jobs, blockIdx.x / (16 / kRows));
+  const Place at = locate(jobs, blockIdx.x);
   const Job& job = *at.job;
-  begin(at);
-  const uint32_t phase = threadIdx.x / kRows, row = threadIdx.x % kRows + blockIdx.x % (16 / kRows) * kRows,
-                 first = blockIdx.y * kVectors;
+  wait_for_previous();
+  let_next_begin();
+  const uint32_t phase = threadIdx.x / 16, row = threadIdx.x % 16, first = blockIdx.y * kVectors;
   if (first >= job.n || at.first >= at.last) return;
   const float* x[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
     x[v] = job.f + vector_of(job, min(first + v, job.n - 1), at.head) * job.stride;
   float c[kVectors][kEach];
-  exact_sums<kType, kRows == 16 ? 4 : 16>(job.m, at.block, row, phase, x, c);
+  exact_sums<kType>(job.m, at.block, row, phase, x, c);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
 #pragma unroll
     for (int b = 0; b < kEach; ++b) sums[v][kEach * phase + b][row] = c[v][b];
   __syncthreads();
-  for (uint32_t v = phase; v < kVectors && first + v < job.n; v += blockDim.x / kRows)
+  for (uint32_t v = phase; v < kVectors && first + v < job.n; v += blockDim.x / 16)
     write(at, first + v, at.block * 16 + row, exact_tree(sums[v], row));
+}
+
+// One vector and few rows of a plain format, such as a router: a warp for two rows, a lane for each of their
+// sums. Time goes into waiting, so all weights of a width of 2048 are requested at once.
+constexpr uint32_t kFewRowsThreads = 128;
+
+template <MatrixType kType>
+__global__ void __launch_bounds__(kFewRowsThreads) few_rows_kernel(const __grid_constant__ Jobs jobs) {
+  constexpr uint32_t kAhead = 32, kEach = kWide<kType>;
+  extern __shared__ __align__(16) float vector[];  // zeros beyond its end, up to a whole span
+  const Place at = locate(jobs, blockIdx.x / 2);
+  const Job& job = *at.job;
+  const uint32_t sum = threadIdx.x % 32 / 2,
+                 row = blockIdx.x % 2 * 8 + threadIdx.x / 32 * 2 + threadIdx.x % 2;
+  const uint32_t block = min(at.block, static_cast<uint32_t>((job.m.rows - 1) / 16));
+  const uint8_t* codes = BlockSpans(job.m, block).data + (sum / kEach * 64 + row * 4);
+  float c = 0;
+  for (uint32_t begin = 0; begin < job.spans; begin += kAhead) {
+    uint32_t w[kAhead][4];
+#pragma unroll
+    for (uint32_t s = 0; s < kAhead; ++s)
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint8_t* from = codes + ((begin + s) * (4096 / kEach) + i * (1024 / kEach));
+        w[s][i] = begin + s < job.spans ? __ldg(reinterpret_cast<const uint32_t*>(from)) : 0;
+      }
+    if (begin == 0) {
+      let_next_begin();
+      wait_for_previous();
+      const float* x = job.f + vector_of(job, 0, at.head) * job.stride;
+      const uint32_t cols = static_cast<uint32_t>(job.m.cols);
+#pragma unroll 16
+      for (uint32_t i = threadIdx.x; i < job.spans * 64; i += kFewRowsThreads)
+        vector[i] = i < cols ? x[i] : 0.0f;
+      __syncthreads();
+    }
+#pragma unroll
+    for (uint32_t s = 0; s < kAhead; ++s)
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t col = min(begin + s, job.spans - 1) * 64 + 16 * i + sum;
+        c = __fadd_rn(c, __fmul_rn(plain_value<kType>(w[s][i], sum % kEach), vector[col]));
+      }
+  }
+#pragma unroll
+  for (uint32_t half = 16; half > 1; half /= 2) c = __fadd_rn(c, __shfl_down_sync(0xffffffff, c, half));
+  if (sum == 0) write(at, 0, at.block * 16 + row, c);
+}
+
+// Many vectors of a plain format: two row blocks and eight vectors at a time, so that what is read is used
+// often. One job; its rows begin with a block. kPairs: two columns of a vector can be read at once.
+template <MatrixType kType, bool kPairs>
+__global__ void __launch_bounds__(256 / kWide<kType>) plain_many_kernel(const __grid_constant__ Jobs jobs) {
+  constexpr uint32_t kEach = kWide<kType>, kBlocks = 2, kVectors = 8;
+  __shared__ float sums[kVectors][16][17];
+  const Job& job = jobs.job[0];
+  wait_for_previous();
+  let_next_begin();
+  const uint32_t phase = threadIdx.x / 16, row = threadIdx.x % 16, first = blockIdx.y * kVectors,
+                 block = job.first_row / 16 + blockIdx.x * kBlocks;
+  const float* x[kVectors];
+#pragma unroll
+  for (uint32_t v = 0; v < kVectors; ++v)
+    x[v] = job.f + vector_of(job, min(first + v, job.n - 1), 0) * job.stride + kEach * phase;
+  const uint8_t* codes[kBlocks];
+#pragma unroll
+  for (uint32_t k = 0; k < kBlocks; ++k) {
+    const uint32_t mine = min(block + k, static_cast<uint32_t>((job.m.rows - 1) / 16));
+    codes[k] = BlockSpans(job.m, mine).data + (phase * 64 + row * 4);
+  }
+  float c[kBlocks][kVectors][kEach] = {};
+  const auto add = [&](uint32_t s, auto whole) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      uint32_t w[kBlocks];
+#pragma unroll
+      for (uint32_t k = 0; k < kBlocks; ++k)
+        w[k] = __ldg(reinterpret_cast<const uint32_t*>(codes[k] + (s * (4096 / kEach) + i * (1024 / kEach))));
+      const uint32_t col = s * 64 + 16 * i;
+#pragma unroll
+      for (uint32_t v = 0; v < kVectors; ++v) {
+        float value[kEach];
+        if constexpr (kPairs && whole()) {
+          const float2 two = *reinterpret_cast<const float2*>(x[v] + col);
+          value[0] = two.x, value[kEach - 1] = two.y;
+        } else {
+#pragma unroll
+          for (uint32_t b = 0; b < kEach; ++b)
+            value[b] = whole() || col + kEach * phase + b < job.m.cols ? x[v][col + b] : 0.0f;
+        }
+#pragma unroll
+        for (uint32_t b = 0; b < kEach; ++b)
+#pragma unroll
+          for (uint32_t k = 0; k < kBlocks; ++k)
+            c[k][v][b] = __fadd_rn(c[k][v][b], __fmul_rn(plain_value<kType>(w[k], b), value[b]));
+      }
+    }
+  };
+  const uint32_t whole = static_cast<uint32_t>(job.m.cols / 64);
+  for (uint32_t s = 0; s < whole; ++s) add(s, std::true_type{});
+  if (whole < job.spans) add(whole, std::false_type{});
+#pragma unroll
+  for (uint32_t k = 0; k < kBlocks; ++k) {
+    __syncthreads();
+#pragma unroll
+    for (uint32_t v = 0; v < kVectors; ++v)
+#pragma unroll
+      for (uint32_t b = 0; b < kEach; ++b) sums[v][kEach * phase + b][row] = c[k][v][b];
+    __syncthreads();
+    const uint32_t begin = (block + k) * 16;
+    const Place at{&job, 0, block + k, begin, min(job.first_row + job.rows, begin + 16)};
+    for (uint32_t v = phase; v < kVectors && first + v < job.n; v += blockDim.x / 16)
+      write(at, first + v, begin + row, exact_tree(sums[v], row));
+  }
 }
 
 // -- small ones
@@ -221,7 +365,7 @@ Job make_job(const Product& p) {
 
 bool is_fast(const Product& p) { return !p.exact && has_integer_codes(p.w.format); }
 
-constexpr size_t kFewVectors = 8, kFewRows = 1024;
+constexpr size_t kFewVectors = 24, kFewRows = 1024;
 
 // Rows that begin or end inside a block are in no published model; the kernel for few vectors takes them.
 bool for_gemm(const Product& p) {
@@ -259,10 +403,14 @@ bool same_kernel(const Product& a, const Product& b) {
   return is_fast(a) ? a.w.format == b.w.format : a.w.format.type == b.w.format.type;
 }
 
-// Jobs for one kernel, `vectors` vectors at a time, a row block in `parts` parts.
+struct Launch {
+  unsigned threads, vectors = 1;  // per block of threads
+  unsigned parts = 1;             // blocks of threads per row block
+  size_t shared_bytes = 0;
+};
+
 template <class Kernel>
-void launch(Kernel kernel, Jobs& jobs, unsigned threads, unsigned vectors, const char* what,
-            cudaStream_t stream, unsigned parts = 1) {
+void launch(Kernel kernel, Jobs& jobs, const Launch& l, const char* what, cudaStream_t stream) {
   uint32_t end = 0, most = 0;
   for (uint32_t i = 0; i < jobs.n; ++i) {
     Job& job = jobs.job[i];
@@ -270,8 +418,55 @@ void launch(Kernel kernel, Jobs& jobs, unsigned threads, unsigned vectors, const
     most = std::max(most, job.n);
   }
   if (end == 0 || most == 0) return;
-  launch_overlapped(what, kernel, dim3(end * parts, (most + vectors - 1) / vectors), threads, 0, stream,
-                    jobs);
+  launch_overlapped(what, kernel, dim3(end * l.parts, (most + l.vectors - 1) / l.vectors), l.threads,
+                    l.shared_bytes, stream, jobs);
+}
+
+constexpr size_t kPlainShared = 40 << 10;  // bytes that need no leave and let blocks share a multiprocessor
+
+void launch_fast(Jobs& jobs, const MatrixFormat& format, bool many, cudaStream_t stream) {
+  size_t bytes = 0, spans = 0;
+  for (uint32_t i = 0; i < jobs.n; ++i) {
+    spans = std::max<size_t>(spans, jobs.job[i].spans);
+    bytes = std::max(bytes, staged_bytes(jobs.job[i].spans) * (jobs.job[i].rest_q ? 2 : 1));
+  }
+  with_codes(format, [&](auto codes) {
+    using C = decltype(codes);
+    if (many || bytes > kPlainShared)
+      launch(few_kernel<C, 4>, jobs, {256, 4}, "product of a few vectors", stream);
+    else if (spans > 32)
+      launch(matvec_kernel<C, 8>, jobs, {256, 1, 1, bytes}, "product of a vector", stream);
+    else
+      launch(matvec_kernel<C, 4>, jobs, {256, 1, 1, bytes}, "product of a vector", stream);
+  });
+}
+
+void launch_exact(Jobs& jobs, MatrixType matrix_type, bool many, cudaStream_t stream) {
+  size_t rows = 0, bytes = 0;
+  for (uint32_t i = 0; i < jobs.n; ++i) {
+    rows += size_t{jobs.job[i].rows} * jobs.job[i].heads;
+    bytes = std::max<size_t>(bytes, jobs.job[i].spans * 64 * sizeof(float));
+  }
+  with_type(matrix_type, [&](auto type) {
+    constexpr unsigned kThreads = 256 / kWide<type()>;
+    if constexpr (kWide<type()> < 4) {
+      if (!many && rows <= kFewRows && bytes <= kPlainShared)
+        return launch(few_rows_kernel<type()>, jobs, {kFewRowsThreads, 1, 2, bytes},
+                      "exact product of few rows", stream);
+      if (many && jobs.n == 1 && jobs.job[0].heads == 1 && jobs.job[0].first_row % kTileRows == 0) {
+        const Job& job = jobs.job[0];
+        const dim3 grid((job.rows + 2 * kTileRows - 1) / (2 * kTileRows), (job.n + 7) / 8);
+        const bool pairs =
+            kWide<type()> == 2 && job.stride % 2 == 0 && reinterpret_cast<uintptr_t>(job.f) % 8 == 0;
+        return launch_overlapped(
+            "exact product of vectors",
+            pairs ? plain_many_kernel<type(), kWide<type()> == 2> : plain_many_kernel<type(), false>, grid,
+            kThreads, 0, stream, jobs);
+      }
+    }
+    if (many) return launch(exact_kernel<type(), 8>, jobs, {kThreads, 8}, "exact product of vectors", stream);
+    launch(exact_kernel<type(), 1>, jobs, {kThreads}, "exact product of a vector", stream);
+  });
 }
 
 }  // namespace
@@ -292,39 +487,20 @@ void linear(std::span<const Product> products, cudaStream_t stream) {
   for (size_t i = 0; i < products.size(); ++i) {
     if (done >> i & 1) continue;
     Jobs jobs{};
-    bool many = false, wide = false;
-    size_t rows = 0;
+    bool many = false;
     for (size_t j = i; j < products.size() && jobs.n < kMostProducts; ++j) {
       if (done >> j & 1 || !same_kernel(products[i], products[j])) continue;
       done |= uint64_t{1} << j;
-      const Job& job = jobs.job[jobs.n++] = make_job(products[j]);
+      const Job job = make_job(products[j]);
+      if (job.n == 0) continue;
       many |= job.n > 1;
-      wide |= job.spans > 32;
-      rows += size_t{job.rows} * job.heads;
+      jobs.job[jobs.n++] = job;
     }
     const MatrixFormat& format = products[i].w.format;
     if (is_fast(products[i]))
-      with_codes(format, [&](auto codes) {
-        using C = decltype(codes);
-        if (many)
-          launch(matvec_kernel<C, 4, 4>, jobs, 128, 4, "product of a few vectors", stream);
-        else if (wide)
-          launch(matvec_kernel<C, 8, 1>, jobs, 128, 1, "product of a vector", stream);
-        else
-          launch(matvec_kernel<C, 4, 1>, jobs, 128, 1, "product of a vector", stream);
-      });
+      launch_fast(jobs, format, many, stream);
     else
-      with_type(format.type, [&](auto type) {
-        constexpr unsigned kThreads = 256 / kWide<type()>;
-        constexpr bool kPlain = kWide<type()> < 4;
-        if (many)
-          launch(exact_kernel<type(), 8, 16>, jobs, kThreads, 8, "exact product of vectors", stream);
-        else if (kPlain && rows <= kFewRows)
-          launch(exact_kernel < type(), 1, kPlain ? 4 : 16 >, jobs, kThreads / 4, 1,
-                 "exact product of a vector", stream, 4);
-        else
-          launch(exact_kernel<type(), 1, 16>, jobs, kThreads, 1, "exact product of a vector", stream);
-      });
+      launch_exact(jobs, format.type, many, stream);
   }
 }
 

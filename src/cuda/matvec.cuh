@@ -1,8 +1,8 @@
 // A row block of 16 rows times a few vectors: the loops that products and experts share.
 //
-// fast: half a warp owns one chain of the contract and each lane of it one row, so that nothing is exchanged
-// before the sums are complete. exact: 16 sums per row, columns congruent mod 16; a line of 64 bytes holds
-// kWide columns of 16 rows, so that a thread owns one row and kWide neighbouring sums.
+// fast: half a warp or a warp owns one chain of the contract and one lane or two of it one row, so that
+// little is exchanged before the sums are complete. exact: 16 sums per row, columns congruent mod 16; a line
+// of 64 bytes holds kWide columns of 16 rows, so that a thread owns one row and kWide neighbouring sums.
 #pragma once
 
 #include <type_traits>
@@ -18,42 +18,80 @@ __device__ inline void load_words(const uint8_t* at, uint32_t (&w)[n]) {
     asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(w[j]) : "l"(at + 64 * j));
 }
 
-__device__ inline void load_span(const int8_t* q, int (&x)[16]) {
-  const int4* from = reinterpret_cast<const int4*>(q);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int4 four = from[i];
-    x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
-  }
+// A vector's int8 form in shared memory: spans * 64 codes, then the spans; copied by n threads, of which this
+// is number `thread`.
+constexpr size_t staged_bytes(size_t spans) { return spans * (64 + sizeof(QuantSpan)); }
+__device__ inline Quantised staged(void* memory, uint32_t spans) {
+  auto* q = static_cast<int8_t*>(memory);
+  return {q, reinterpret_cast<const QuantSpan*>(q + spans * 64)};
+}
+__device__ inline void stage(const Quantised& x, size_t vector, uint32_t spans, void* memory, uint32_t thread,
+                             uint32_t n) {
+  const int4 *q = reinterpret_cast<const int4*>(x.q + vector * spans * 64),
+             *span = reinterpret_cast<const int4*>(x.span + vector * spans);
+  int4* to = static_cast<int4*>(memory);
+#pragma unroll 2
+  for (uint32_t i = thread; i < 5 * spans; i += n) to[i] = i < 4 * spans ? q[i] : span[i - 4 * spans];
+}
+__device__ inline void stage(const Quantised& x, size_t vector, uint32_t spans, void* memory) {
+  stage(x, vector, spans, memory, threadIdx.x, blockDim.x);
 }
 
-// c[v] = the chain of row `row` of the block for vector[v]. kAhead: spans requested before the first is used.
-template <class C, int kAhead, int kVectors>
-__device__ void chain_sums(const Tiles& m, size_t block, uint32_t row, uint32_t chain, const Quantised& x,
-                           const size_t (&vector)[kVectors], float (&c)[kVectors]) {
+// c[k][v] = the chain of row `row` of block at[k] for the vector at x[v]; the blocks are of matrices of one
+// format and width, m is one of them. kSplit lanes, 16 apart, share a row. kAhead spans are requested before
+// the first is used. ready() is called once, by all threads, after the first requests; x may become valid
+// there.
+template <class C, int kSplit, int kAhead, int kBlocks, int kVectors, class Ready>
+__device__ void chain_sums(const Tiles& m, const BlockSpans (&at)[kBlocks], uint32_t row, uint32_t part,
+                           uint32_t chain, const Quantised (&x)[kVectors], Ready ready,
+                           float (&c)[kBlocks][kVectors]) {
+  constexpr int kWords = C::template lane_words<kSplit>;
   const uint32_t spans = static_cast<uint32_t>((m.cols + 63) / 64);
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) c[v] = 0;
-  for (uint32_t begin = chain; begin < spans; begin += 8 * kAhead) {
-    uint32_t w[kAhead][C::words];
-    typename C::Scales scales[kAhead];
+  for (int i = 0; i < kBlocks * kVectors; ++i) c[i / kVectors][i % kVectors] = 0;
+  for (uint32_t begin = chain; begin == chain || begin < spans; begin += 8 * kAhead) {
+    uint32_t w[kAhead][kBlocks][kWords];
+    typename C::Scales scales[kAhead][kBlocks];
+    const auto load = [&](int i) {
+      const uint32_t s = begin + 8 * i;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (const uint32_t s = begin + 8 * i; s < spans) {
-        load_words(span_codes(m, block, s, row), w[i]);
-        scales[i] = C::scales(m, span_scales(m, block, s, row));
+      for (int k = 0; k < kBlocks; ++k) {
+        load_words(at[k].codes(s) + (row * 4 + part * kWords * 64), w[i][k]);
+        scales[i][k] = C::scales(m, at[k].scales(s) + row * C::scale_bytes(m));
       }
+    };
+    const auto use = [&](int i) {
+      const uint32_t s = begin + 8 * i;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (const uint32_t s = begin + 8 * i; s < spans)
+      for (int v = 0; v < kVectors; ++v) {
+        int codes[C::template lane_codes<kSplit>], dots[2];
+        C::template load_codes<kSplit>(x[v].q + s * 64, part, codes);
+        const QuantSpan span = x[v].span[s];
 #pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
-          const size_t from = vector[v] * spans + s;
-          int codes[16], dots[2];
-          load_span(x.q + from * 64, codes);
-          C::dot(w[i], codes, dots);
-          c[v] = C::add(scales[i], dots, x.span[from], c[v]);
+        for (int k = 0; k < kBlocks; ++k) {
+          C::template dot<kSplit>(w[i][k], codes, part, dots);
+          c[k][v] = C::add(scales[i][k], dots, span, c[k][v]);
         }
+      }
+    };
+    const bool whole = begin + 8 * (kAhead - 1) < spans;  // without branches between the spans
+    if (whole) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) load(i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        if (begin + 8 * i < spans) load(i);
+    }
+    if (begin == chain) ready();
+    if (whole) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) use(i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        if (begin + 8 * i < spans) use(i);
+    }
   }
 }
 
@@ -113,8 +151,16 @@ __device__ void decode_span(const Tiles& m, size_t block, uint32_t s, uint32_t r
   }
 }
 
+// One value of a word of a plain format.
+template <MatrixType kType>
+__device__ float plain_value(uint32_t word, uint32_t which) {
+  if constexpr (kType == MatrixType::F32) return __uint_as_float(word);
+  const uint32_t half = which ? word >> 16 : word & 0xffff;
+  return kType == MatrixType::Bf16 ? bf16_value(half) : f16_value(static_cast<uint16_t>(half));
+}
+
 // c[v][b] = sum kWide * phase + b of row `row` of the block for vector x[v].
-template <MatrixType kType, int kAhead, int kVectors>
+template <MatrixType kType, int kVectors>
 __device__ void exact_sums(const Tiles& m, size_t block, uint32_t row, uint32_t phase,
                            const float* const (&x)[kVectors], float (&c)[kVectors][kWide<kType>]) {
   constexpr int kEach = kWide<kType>;
@@ -136,7 +182,7 @@ __device__ void exact_sums(const Tiles& m, size_t block, uint32_t row, uint32_t 
       }
   };
   const uint32_t whole = static_cast<uint32_t>(m.cols / 64);
-#pragma unroll(kAhead)
+#pragma unroll 4
   for (uint32_t s = 0; s < whole; ++s) add_span(s, true);
   if (whole * 64 < m.cols) add_span(whole, false);
 }

@@ -31,26 +31,42 @@ __device__ inline void fetch_ahead(const void* from, size_t bytes) {
 #endif
 }
 
-template <class... Parameters, class... Arguments>
-void launch_overlapped(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
-                       size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
+inline bool overlaps() {  // whether the device can do all this
   static const bool supported = [] {
     int device = 0, major = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
            major >= 9;
   }();
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return supported;
+}
+
+// cluster: so many neighbouring blocks of threads run side by side and see each other's shared memory; only
+// where overlaps().
+template <class... Parameters, class... Arguments>
+void launch_overlapped(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+                       size_t shared_bytes, unsigned cluster, cudaStream_t stream,
+                       const Arguments&... arguments) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = cluster;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = supported ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = !overlaps() ? 0 : cluster > 1 ? 2 : 1;
   check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), what);
+}
+
+template <class... Parameters, class... Arguments>
+void launch_overlapped(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+                       size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
+  launch_overlapped(what, kernel, grid, threads, shared_bytes, 1u, stream, arguments...);
 }
 
 }  // namespace moeflux::cuda
