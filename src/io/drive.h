@@ -13,7 +13,7 @@ namespace moeflux {
 struct ReadSettings {
   std::string queue = "auto";  // read_queue_names()
   bool direct = true;          // past the page cache
-  size_t piece_bytes = 512 << 10, depth = 16;
+  size_t piece_bytes = 256 << 10, depth = 12;
 };
 
 // What the user has fixed; the probe chooses the rest.
@@ -38,14 +38,9 @@ struct DriveSpeed {
 
 std::string to_string(const ReadSettings& settings);
 
-// Experts arrive in slots that no cache of the processor holds, so reads are measured going round through
-// this much memory: into memory that it does hold, the same drive was seen to deliver a fifth more.
-inline constexpr uint64_t kDriveTarget = 64u << 20;
-
-// Reads random records for about `bytes`, into `target_bytes` of memory. Pages that the page cache holds are
-// dropped first.
+// Reads random records for about `bytes`. Pages that the page cache holds are dropped first.
 double measure_drive(std::span<const RecordFile> files, const ReadSettings& settings, uint64_t bytes,
-                     uint64_t seed = 1, uint64_t target_bytes = kDriveTarget);
+                     uint64_t seed = 1);
 
 // Tries a few settings, some tens of megabytes each, and gives the best. Files with little in them are not
 // worth it: the defaults come back, with a speed of 0.

@@ -282,8 +282,9 @@ void ExpertStore::admit_all() {
     }
     waiting |= !demand->pending_.empty();
   }
-  if (waiting) return;
-  while (!guesses_.empty() && admit_guess(guesses_.back(), guess_use_)) guesses_.pop_back();
+  if (!waiting)
+    while (!guesses_.empty() && admit_guess(guesses_.back(), guess_use_)) guesses_.pop_back();
+  loader_->go();
 }
 
 bool ExpertStore::admit(Demand& demand) {

@@ -31,18 +31,17 @@ Loader::~Loader() {
 }
 
 void Loader::start(uint64_t tag, const Load& load, Urgency urgency) {
-  {
-    const std::lock_guard lock(mutex_);
-    State state;
-    state.load = load;
-    state.urgency = urgency;
-    state.n_pieces = state.pieces_left = piece_count(load.into.size(), settings_.piece_bytes);
-    state.here.resize(state.n_pieces);
-    check(loads_.emplace(tag, state).second, "one load at a time under a tag");
-    (urgency == Urgency::Demand ? demand_ : guesses_).push_back(tag);
-  }
-  wake_.notify_one();
+  const std::lock_guard lock(mutex_);
+  State state;
+  state.load = load;
+  state.urgency = urgency;
+  state.n_pieces = state.pieces_left = piece_count(load.into.size(), settings_.piece_bytes);
+  state.here.resize(state.n_pieces);
+  check(loads_.emplace(tag, state).second, "one load at a time under a tag");
+  (urgency == Urgency::Demand ? demand_ : guesses_).push_back(tag);
 }
+
+void Loader::go() { wake_.notify_one(); }
 
 void Loader::promote(uint64_t tag) {
   const std::lock_guard lock(mutex_);

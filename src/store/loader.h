@@ -41,7 +41,9 @@ class Loader {
   Loader(std::unique_ptr<ReadQueue> queue, const ReadSettings& settings, Arrived arrived, Done done);
   ~Loader();  // drops what has not been asked of the drive, waits for the rest
 
+  // Begins with the next `go`: reads of loads that are begun together are submitted together.
   void start(uint64_t tag, const Load& load, Urgency urgency);
+  void go();
   void promote(uint64_t tag);  // a guess that is needed now
   bool cancel(uint64_t tag);   // true: nothing of it is in flight, and `done` will not be called
   // Asks nothing more of the drive for this load; `done` is called once what is in flight has come back.
