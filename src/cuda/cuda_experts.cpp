@@ -66,8 +66,7 @@ const std::byte* const* CudaBackend::resident_table(uint64_t layer) {
     const uint64_t first = manifest_.find_layer(layer)->parts.front().offset;
     for (uint64_t e = 0; e < records.size(); ++e) records[e] = tier_.find({layer, e}) + first;
     table = DeviceBuffer(records.size() * sizeof(std::byte*), "table of experts");
-    check_cuda(cudaMemcpy(table.as<>(), records.data(), table.size(), cudaMemcpyHostToDevice),
-               "writing the table of experts");
+    upload(table.as<>(), records.data(), table.size(), "writing the table of experts");
   }
   return table.as<const std::byte*>();
 }
@@ -79,9 +78,7 @@ void CudaBackend::run_portion(const ExpertWork& work,
   std::vector<std::byte*> records(work.n_experts);
   for (const auto& [e, record] : experts) records[e] = record;
   std::byte* table = portion_.get(bytes);
-  // From pageable memory: the call returns when the bytes have been taken, in the order of the stream.
-  check_cuda(cudaMemcpyAsync(table, records.data(), bytes, cudaMemcpyHostToDevice, stream_.get()),
-             "writing a table of experts");
+  upload(table, records.data(), bytes, "writing a table of experts");
   compute_experts(work, reinterpret_cast<const std::byte* const*>(table), stream_.get());
 }
 
@@ -301,9 +298,7 @@ void CudaBackend::compute_misses(CudaStep& s, const ExpertWork& work, const Laye
 void CudaBackend::mlp(Step& step, const LayerWeights& layer) {
   CudaStep& s = own(step);
   if (s.mode == CudaStep::Mode::Replay) return;
-  const Vectors h = h_.make(s.n, m_.d_model, fast_);
-  rms_norm(s.x, m_.d_model, nullptr, on_device(layer.mlp_norm), m_.norm_eps, h, stream_.get());
-  run_mlp(layer.dense, h, s.x, true);
+  run_mlp(layer.dense, norm(s, layer.mlp_norm), s.x, true);
   tap(s, "mlp", layer.index, s.x, s.n, m_.d_model);
 }
 
