@@ -1,6 +1,7 @@
 #include "cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "base/checked.h"
@@ -16,6 +17,25 @@ bool built_with_cuda() { return true; }
 CudaDevice cuda_device() {
   const cuda::DeviceInfo d = cuda::open_device();
   return {.name = d.name, .total_bytes = d.total_bytes, .free_bytes = d.free_bytes};
+}
+
+double measure_cuda_memory() {
+  constexpr size_t kBytes = 1u << 30;
+  constexpr int kRounds = 8;
+  cuda::open_device();
+  const cuda::DeviceBuffer from(kBytes, "a probe of its memory"), to(kBytes, "a probe of its memory");
+  const cuda::Stream stream = cuda::make_stream();
+  const auto copy = [&] {
+    cuda::check_cuda(cudaMemcpyAsync(to.as<>(), from.as<>(), kBytes, cudaMemcpyDeviceToDevice, stream.get()),
+                     "copying");
+  };
+  copy();
+  cuda::check_cuda(cudaStreamSynchronize(stream.get()), "copying");
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kRounds; ++i) copy();
+  cuda::check_cuda(cudaStreamSynchronize(stream.get()), "copying");
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  return 2.0 * kRounds * static_cast<double>(kBytes) / took.count();
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const ModelConfig& model, const ModelWeights& weights,

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/progress.h"
 #include "cuda/cuda_stages.h"
 #include "cuda/pointwise.h"
@@ -145,6 +146,14 @@ size_t CudaBackend::host_part(size_t n) const {
   return best;
 }
 
+std::string CudaBackend::tiers() const {
+  if (copy_bytes_per_s_ == 0) return {};  // the host was never asked
+  return fmt::format(
+      "{} experts found on the GPU, {} copied to it at up to {:.1f} GB/s, {} computed by the processor at "
+      "{:.1f} GB/s",
+      n_hits_, n_copied_, copy_bytes_per_s_ / 1e9, n_computed_, host_bytes_per_s_ / 1e9);
+}
+
 void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
   CudaStep& s = own(step);
   const MoeConfig& moe = m_.moe;
@@ -244,6 +253,7 @@ void CudaBackend::compute_hits(const CudaStep& s, const ExpertWork& work, const 
   for (uint32_t e = 0; e < work.n_experts; ++e)
     if (std::byte* slot = wanted[e] ? tier_.find({layer.index, e}) : nullptr)
       portion.emplace_back(e, slot + first);
+  n_hits_ += portion.size();
   run_portion(work, portion);
 }
 
@@ -287,6 +297,8 @@ void CudaBackend::compute_misses(CudaStep& s, const ExpertWork& work, const Laye
       copy_to(slot, leases[i].bytes());
       portion.emplace_back(static_cast<uint32_t>(key.expert), slot + first);
     }
+    n_copied_ += n_copied;
+    n_computed_ += n_host;
     compute_on_host(s, work, stored, std::span(leases).subspan(n_copied));
     flush();
     for (size_t i = 0; i < n_copied; ++i) in_flight_.push_back(std::move(leases[i]));

@@ -73,6 +73,7 @@ class CudaBackend : public Backend {
   void logits(Step& step, std::span<float> out) override;
   void load_experts(ExpertStore& store) override;
   bool holds(ExpertKey key) const override { return tier_.find(key) != nullptr; }
+  std::string tiers() const override;
   bool holds_all() const override { return tier_.holds_all() && tier_.n_loaded() == tier_.n_experts(); }
 
  private:
@@ -153,6 +154,7 @@ class CudaBackend : public Backend {
   PinnedBuffer chosen_, results_;              // ids and input of a layer; what the processor has computed
   size_t results_used_ = 0;                    // rows of results_ in this layer
   double copy_bytes_per_s_ = 0, host_bytes_per_s_ = 0;
+  uint64_t n_hits_ = 0, n_copied_ = 0, n_computed_ = 0;  // experts of steps
 
   Moves moves_;
   struct Recorded {
