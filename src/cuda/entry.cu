@@ -164,6 +164,7 @@ __global__ void __launch_bounds__(kThreads) entry_kernel(const __grid_constant__
   for (unsigned t = 0; t < j.n; ++t) {
     const float* x = j.x + size_t{t} * j.cols;
     const float inverse = inverse_rms(j, x, room);
+#pragma unroll 4
     for (unsigned i = threadIdx.x; i < steps * 4; i += kThreads) {
       const unsigned c = i / 4 * 16 + quad * 4 + i % 4;
       h[i] = c < j.cols ? j.w[c] * (x[c] * inverse) : 0.0f;

@@ -65,7 +65,10 @@ __device__ void weigh(float (&out)[kDim / 8][4], const uint32_t (&p)[4], Value v
 
 // -- few tokens
 
-constexpr unsigned kWarps = 4, kStep = 32;  // positions that a warp takes at once
+constexpr unsigned kStep = 32;  // positions that a warp takes at once
+// Their values meet in shared memory, of which some devices have 100 KiB.
+template <unsigned kDim>
+constexpr unsigned kDecodeWarps = kDim <= 128 ? 8 : 4;
 
 struct RunningRow {  // of one of this lane's two rows
   float most = -INFINITY, sum = 0;
@@ -142,13 +145,14 @@ struct Decode {
 // maxima and sums [kWarps][16][2] and the parts' weights [16][n_parts].
 template <unsigned kDim>
 constexpr size_t decode_floats(size_t n_parts) {
-  return kWarps * 16 * (kDim + 2) + 16 * n_parts;
+  return kDecodeWarps<kDim> * 16 * (kDim + 2) + 16 * n_parts;
 }
 
 // The parts of a row in order, sink, gate, int8 form: by the block that was last to finish its part.
 template <unsigned kDim>
 __device__ void merge_rows(const Decode& d, unsigned t, unsigned head, unsigned n_rows, unsigned n,
                            float* weight) {
+  constexpr unsigned kWarps = kDecodeWarps<kDim>;
   const Attend& a = d.a;
   const float* parts = a.parts + (size_t{t} * a.n_heads + head) * a.n_parts * (kDim + 2);
   const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -200,7 +204,9 @@ __device__ void merge_rows(const Decode& d, unsigned t, unsigned head, unsigned 
 // kStep positions in turn. The block with the newest position appends to the cache; the last to finish
 // merges.
 template <unsigned kDim>
-__global__ void __launch_bounds__(kWarps * 32) flash_decode_kernel(const __grid_constant__ Decode d) {
+__global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
+    flash_decode_kernel(const __grid_constant__ Decode d) {
+  constexpr unsigned kWarps = kDecodeWarps<kDim>;
   extern __shared__ float room[];
   __shared__ bool merges;
   const Attend& a = d.a;
@@ -310,13 +316,17 @@ __global__ void __launch_bounds__(kWarps * 32) flash_decode_kernel(const __grid_
       to[1] = sum;
     }
   }
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0)
-    merges = atomicInc(d.counters + t * gridDim.x + blockIdx.x, n_parts - 1) == n_parts - 1;
-  __syncthreads();
-  if (!merges) return;
-  __threadfence();
+  if (n_parts > 1) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+      merges = atomicInc(d.counters + t * gridDim.x + blockIdx.x, n_parts - 1) == n_parts - 1;
+    __syncthreads();
+    if (!merges) return;
+    __threadfence();
+  } else {
+    __syncthreads();
+  }
   merge_rows<kDim>(d, t, head, n_rows, n_parts, room + kWarps * 16 * (kDim + 2));
 }
 
@@ -489,9 +499,9 @@ bool flash_can(const Attend& a) {
          (a.key_dim == 64 || a.key_dim == 128 || a.key_dim == 256);
 }
 
-// More than a hundred blocks at four thousand positions; not more than a merge can take in at a million.
+// Some tens of blocks at four thousand positions; not more parts than a merge can take in at a million.
 size_t flash_part(size_t most_positions) {
-  return most_positions <= 16384 ? 128 : most_positions <= 131072 ? 512 : 2048;
+  return most_positions <= 16384 ? 256 : most_positions <= 131072 ? 512 : 2048;
 }
 
 size_t flash_parts(size_t most_positions, size_t window) {
@@ -510,7 +520,8 @@ void flash_decode(const PrepareHeads& p, const Attend& a, size_t most_positions,
                     static_cast<unsigned>(a.n_parts));
     const size_t room = decode_floats<dim()>(a.n_parts) * sizeof(float);
     allow_shared(flash_decode_kernel<dim()>, room);
-    launch_overlapped("flash_decode", flash_decode_kernel<dim()>, grid, kWarps * 32, room, stream, d);
+    launch_overlapped("flash_decode", flash_decode_kernel<dim()>, grid, kDecodeWarps<dim()> * 32, room,
+                      stream, d);
   });
 }
 

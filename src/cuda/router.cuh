@@ -83,6 +83,77 @@ __device__ inline void keep_best_groups(const DeviceRule& rule, float* choice, f
   __syncwarp();
 }
 
+// A float's place in the order of floats, as an integer; NaN comes first of all, and with what is taken.
+__device__ inline uint32_t order_of(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return isnan(x) ? 0u : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// One group of up to 32 * kEach experts and up to 32 picks, without shared memory: lane l has experts l, l +
+// 32, ..
+template <unsigned kEach>
+__device__ inline void route_quickly(const DeviceRule& rule, const float* logits, unsigned lane,
+                                     uint32_t* ids, float* weights) {
+  float score[kEach];
+  uint32_t left[kEach];  // order of what may still be chosen
+#pragma unroll
+  for (unsigned j = 0; j < kEach; ++j) {
+    const unsigned e = lane + kWarp * j;
+    score[j] = e < rule.n_experts ? logits[e] : -INFINITY;
+    if (rule.kind == RouterRule::Sigmoid) score[j] = sigmoid_value(score[j]);
+  }
+  if (rule.kind == RouterRule::Softmax) {
+    float most = -INFINITY, sum = 0;
+#pragma unroll
+    for (unsigned j = 0; j < kEach; ++j) most = fmaxf(most, score[j]);
+    most = warp_max(most);
+#pragma unroll
+    for (unsigned j = 0; j < kEach; ++j) sum += score[j] = expf(score[j] - most);
+    sum = warp_sum(sum);
+#pragma unroll
+    for (unsigned j = 0; j < kEach; ++j) score[j] /= sum;
+  }
+#pragma unroll
+  for (unsigned j = 0; j < kEach; ++j) {
+    const unsigned e = lane + kWarp * j;
+    left[j] = e < rule.n_experts ? order_of(rule.bias ? score[j] + rule.bias[e] : score[j]) : 0u;
+  }
+  float weight = 0, sum = 0, most = -INFINITY;
+  unsigned id = 0;
+  for (unsigned k = 0; k < rule.top_k; ++k) {
+    uint32_t best = 0;
+#pragma unroll
+    for (unsigned j = 0; j < kEach; ++j) best = max(best, left[j]);
+    best = __reduce_max_sync(0xffffffffu, best);
+    unsigned where = 0xffffffffu;  // the lowest index that has it
+#pragma unroll
+    for (unsigned j = kEach; j-- > 0;)
+      if (left[j] == best) where = lane + kWarp * j;
+    where = min(__reduce_min_sync(0xffffffffu, where), rule.n_experts - 1);
+    float s = 0;
+#pragma unroll
+    for (unsigned j = 0; j < kEach; ++j)
+      if (where == lane + kWarp * j) {
+        s = score[j];
+        left[j] = 0;
+      }
+    s = __shfl_sync(0xffffffffu, s, where % kWarp);
+    sum += s;
+    most = fmaxf(most, s);
+    if (lane == k) weight = s, id = where;
+  }
+  if (rule.kind == RouterRule::TopkSoftmax) {
+    const float e = lane < rule.top_k ? expf(weight - most) : 0.0f;
+    weight = e / warp_sum(e);
+  } else {
+    if (rule.norm) weight /= sum + rule.norm_eps;
+    weight *= rule.scaling;
+  }
+  if (lane >= rule.top_k) return;
+  ids[lane] = id;
+  weights[lane] = weight;
+}
+
 // Floats of shared memory that route_token needs.
 constexpr size_t route_room(size_t n_experts, size_t n_groups) { return 2 * n_experts + n_groups; }
 
@@ -90,6 +161,10 @@ constexpr size_t route_room(size_t n_experts, size_t n_groups) { return 2 * n_ex
 // is read back from memory.
 __device__ inline void route_token(const DeviceRule& rule, const float* logits, float* room, unsigned lane,
                                    uint32_t* ids, float* weights) {
+  const bool quick = rule.top_k <= kWarp && (rule.n_groups == 1 || rule.kind == RouterRule::TopkSoftmax);
+  if (quick && rule.n_experts <= 4 * kWarp) return route_quickly<4>(rule, logits, lane, ids, weights);
+  if (quick && rule.n_experts <= 8 * kWarp) return route_quickly<8>(rule, logits, lane, ids, weights);
+  if (quick && rule.n_experts <= 16 * kWarp) return route_quickly<16>(rule, logits, lane, ids, weights);
   const unsigned n = rule.n_experts;
   float *score = room, *choice = room + n, *groups = choice + n;
   for (unsigned e = lane; e < n; e += kWarp)
