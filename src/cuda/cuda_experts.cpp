@@ -18,6 +18,7 @@ CudaStep& own(Step& step) { return static_cast<CudaStep&>(step); }
 
 constexpr size_t kPortion = 16;            // leases that are taken at once
 constexpr size_t kHostTokens = 8;          // of a step, up to which the processor takes a part of the experts
+constexpr uint64_t kTryAgain = 16;         // divisions of missing experts between attempts
 constexpr size_t kProbeBytes = 64u << 20;  // whose copy is timed
 
 }  // namespace
@@ -134,8 +135,10 @@ void CudaBackend::prepare_misses(ExpertStore& store) {
 }
 
 // Of n experts that are in RAM, how many the processor computes while the others are copied.
-size_t CudaBackend::host_part(size_t n) const {
+size_t CudaBackend::host_part(size_t n) {
   if (!host_experts_) return 0;
+  // A processor that was once slow (its threads were asleep) is tried again now and then.
+  if (n && ++n_divisions_ % kTryAgain == 0) return 1;
   size_t best = 0;
   double least = INFINITY;
   for (size_t host = 0; host <= n; ++host) {

@@ -111,7 +111,7 @@ class CudaBackend : public Backend {
   void run_portion(const ExpertWork& work, std::span<const std::pair<uint32_t, std::byte*>> experts);
   const std::byte* const* resident_table(uint64_t layer);
   void prepare_misses(ExpertStore& store);
-  size_t host_part(size_t n) const;
+  size_t host_part(size_t n);
   void compute_hits(const CudaStep& s, const ExpertWork& work, const LayerWeights& layer);
   void compute_misses(CudaStep& s, const ExpertWork& work, const LayerWeights& layer);
   void compute_on_host(const CudaStep& s, const ExpertWork& work, const ExpertLayer& stored,
@@ -154,6 +154,7 @@ class CudaBackend : public Backend {
   PinnedBuffer chosen_, results_;              // ids and input of a layer; what the processor has computed
   size_t results_used_ = 0;                    // rows of results_ in this layer
   double copy_bytes_per_s_ = 0, host_bytes_per_s_ = 0;
+  uint64_t n_divisions_ = 0;
   uint64_t n_hits_ = 0, n_copied_ = 0, n_computed_ = 0;  // experts of steps
 
   Moves moves_;
