@@ -121,7 +121,8 @@ void print_budget(const BudgetResult& b) {
   }
   if (!r.tiers.empty()) fmt::print("tiers    {}\n", r.tiers);
   if (limits.memory > 0)
-    fmt::print("memory   {:.1f} GB/s with {} threads\n", in_gb(limits.memory), r.threads);
+    fmt::print("memory   {:.1f} GB/s {}\n", in_gb(limits.memory),
+               p.device_bytes ? "of the GPU, read and written" : fmt::format("with {} threads", r.threads));
   if (limits.drive > 0)
     fmt::print("drive    {:.2f} GB/s, random experts, {}\n", in_gb(limits.drive), to_string(r.reads));
   fmt::print("peak memory {}, {:.1f} % of the plan{}\n", format_bytes(r.peak_bytes),
