@@ -308,9 +308,14 @@ unsigned head_threads(size_t dim) { return dim <= 32 ? 32 : dim <= 64 ? 64 : 128
 
 }  // namespace
 
+void whole_inverse(const PrepareHeads& p, cudaStream_t stream) {
+  launch_overlapped("whole_inverse", whole_inverse_kernel, dim3(static_cast<unsigned>(p.n), 2), 256, 0,
+                    stream, p);
+}
+
 void prepare_heads(const PrepareHeads& p, cudaStream_t stream) {
   const auto n = static_cast<unsigned>(p.n);
-  if (p.whole) launch_overlapped("whole_inverse", whole_inverse_kernel, dim3(n, 2), 256, 0, stream, p);
+  if (p.whole) whole_inverse(p, stream);
   const dim3 grid(n, static_cast<unsigned>(p.n_heads + 2 * p.n_kv_heads));
   launch_overlapped("prepare_heads", prepare_heads_kernel, grid, head_threads(p.dim), p.dim * sizeof(float),
                     stream, p);

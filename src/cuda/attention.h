@@ -35,6 +35,7 @@ struct PrepareHeads {
   float* q_out;  // [n, n_heads, dim]
 };
 void prepare_heads(const PrepareHeads& p, cudaStream_t stream);
+void whole_inverse(const PrepareHeads& p, cudaStream_t stream);  // its first part, where p.whole: p.inverse
 
 // The same for latent attention: the normed latent and rotated key to the cache; of q, its first part to
 // nope [n, heads, nope_dim], its rotated part to absorbed[..][kv_rank..].

@@ -105,6 +105,41 @@ struct Trial {
          .gate_head = c.dim,
          .out = out.vectors.f};
   }
+  // The newest keys and values as they are in the cache already: what else reads them meanwhile sees the
+  // same.
+  PrepareHeads prepare(const Case& c) {
+    std::vector<float> k, v;
+    for (size_t t = 0; t < a.n; ++t)
+      for (size_t h = 0; h < c.kv_heads; ++h)
+        for (size_t d = 0; d < c.dim; ++d) {
+          const size_t at = (h * context.rows + c.positions - a.n + t) * c.dim + d;
+          k.push_back(context.k[at]);
+          v.push_back(context.v[at]);
+        }
+    dk.emplace(k);
+    dv.emplace(v);
+    return {.n = a.n,
+            .n_heads = c.heads,
+            .n_kv_heads = c.kv_heads,
+            .dim = c.dim,
+            .q = dq.get(),
+            .k = dk->get(),
+            .v = dv->get(),
+            .q_stride = c.heads * c.dim,
+            .q_head = c.dim,
+            .q_norm = nullptr,
+            .k_norm = nullptr,
+            .whole = false,
+            .inverse = nullptr,
+            .eps = 0,
+            .clip = 0,
+            .rope = {nullptr, nullptr, 0, false},
+            .tokens = tokens->get(),
+            .layer = 0,
+            .kv = KvType::Bf16,
+            .q_out = nullptr};
+  }
+  std::optional<DeviceArray<float>> dk, dv;
   Context context;
   std::vector<float> q, sinks, gate, want;
   DeviceArray<float> dq, dsinks, dgate;
@@ -145,7 +180,9 @@ TEST_F(CudaAttention, TensorCoresAgreeWithTheReference) {
     decode.a.n_parts = flash_parts(4096, c.window);
     const DeviceArray<float> parts(flash_parts_floats(few, c.heads, c.dim, decode.a.n_parts));
     decode.a.parts = parts.get();
-    flash_decode(decode.a, 4096, decode.out.vectors, nullptr);
+    const DeviceArray<uint32_t> counters(std::vector<uint32_t>(flash_counters(decode.a)));
+    flash_decode(decode.prepare(c), decode.a, 4096, decode.out.vectors, counters.get(), nullptr);
+    EXPECT_EQ(counters.values(), std::vector<uint32_t>(flash_counters(decode.a)));
     expect_close(decode.out.f.values(), decode.want, 1e-2f, c);
     const std::vector<int8_t> codes = decode.out.q.values();
     quantise(decode.out.vectors, nullptr);

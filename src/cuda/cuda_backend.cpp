@@ -1,6 +1,7 @@
 #include "cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "base/checked.h"
@@ -16,6 +17,25 @@ bool built_with_cuda() { return true; }
 CudaDevice cuda_device() {
   const cuda::DeviceInfo d = cuda::open_device();
   return {.name = d.name, .total_bytes = d.total_bytes, .free_bytes = d.free_bytes};
+}
+
+double measure_cuda_memory() {
+  constexpr size_t kBytes = 1u << 30;
+  constexpr int kRounds = 8;
+  cuda::open_device();
+  const cuda::DeviceBuffer from(kBytes, "a probe of its memory"), to(kBytes, "a probe of its memory");
+  const cuda::Stream stream = cuda::make_stream();
+  const auto copy = [&] {
+    cuda::check_cuda(cudaMemcpyAsync(to.as<>(), from.as<>(), kBytes, cudaMemcpyDeviceToDevice, stream.get()),
+                     "copying");
+  };
+  copy();
+  cuda::check_cuda(cudaStreamSynchronize(stream.get()), "copying");
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kRounds; ++i) copy();
+  cuda::check_cuda(cudaStreamSynchronize(stream.get()), "copying");
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  return 2.0 * kRounds * static_cast<double>(kBytes) / took.count();
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const ModelConfig& model, const ModelWeights& weights,
@@ -60,13 +80,14 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
       computed_(make_event()),
       weights_(resident.size(), "resident weights"),
       inv_freq_(model.rope.inv_freq.size() * sizeof(float), "rotary frequencies"),
+      counters_(kMostGraphTokens * std::max<size_t>(model.attention.n_heads, 1) * sizeof(uint32_t),
+                "counters"),
       tier_(manifest, options.slot_bytes, options.policy),
       host_experts_(std::move(host)) {
-  check_cuda(cudaMemcpy(weights_.as<>(), resident.data(), resident.size(), cudaMemcpyHostToDevice),
-             "copying the resident weights");
-  check_cuda(
-      cudaMemcpy(inv_freq_.as<>(), model.rope.inv_freq.data(), inv_freq_.size(), cudaMemcpyHostToDevice),
-      "copying the rotary frequencies");
+  check_cuda(cudaMemsetAsync(counters_.as<>(), 0, counters_.size(), stream_.get()), "clearing counters");
+  upload(weights_.as<>(), resident.data(), resident.size(), "copying the resident weights");
+  upload(inv_freq_.as<>(), model.rope.inv_freq.data(), inv_freq_.size(), "copying the rotary frequencies");
+  wait();
 }
 
 CudaBackend::~CudaBackend() {
@@ -80,6 +101,11 @@ std::unique_ptr<Sequence> CudaBackend::make_sequence(size_t capacity) {
 
 void CudaBackend::wait() { check_cuda(cudaStreamSynchronize(stream_.get()), "the GPU"); }
 
+// In the order of the stream: a copy from pageable memory on its own may still be under way when it returns.
+void CudaBackend::upload(void* to, const void* from, size_t bytes, const char* what) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_.get()), what);
+}
+
 bool CudaBackend::tap(const CudaStep& s, std::string_view name, uint64_t layer, float* values, size_t rows,
                       size_t cols) {
   if (!s.tap.wants(name)) return false;
@@ -88,7 +114,7 @@ bool CudaBackend::tap(const CudaStep& s, std::string_view name, uint64_t layer, 
   wait();
   check_cuda(cudaMemcpy(host.data(), values, bytes, cudaMemcpyDeviceToHost), "reading a stage's result");
   if (!s.tap.call({name, layer, rows, cols, host})) return false;
-  check_cuda(cudaMemcpy(values, host.data(), bytes, cudaMemcpyHostToDevice), "changing a stage's result");
+  upload(values, host.data(), bytes, "changing a stage's result");
   return true;
 }
 
@@ -102,9 +128,9 @@ CudaStep::~CudaStep() {
 }
 
 std::optional<GraphKey> CudaBackend::graph_key(const CudaStep& s) const {
-  const bool each_one = std::ranges::all_of(s.batch.slices, [](const Slice& x) { return x.count == 1; });
   const bool looked_at = s.tap.call && !(s.tap.only_routes && s.tap.late);
-  if (!each_one || looked_at || s.n > kMostGraphTokens || s.batch.logit_rows.size() != s.n || !holds_all())
+  if (!s.each_one() || looked_at || s.n > kMostGraphTokens || s.batch.logit_rows.size() != s.n ||
+      !holds_all())
     return {};
   return GraphKey{s.n, context_bucket(s)};
 }
@@ -200,47 +226,76 @@ void CudaBackend::embed(Step& step) {
 void CudaBackend::attention(Step& step, const LayerWeights& layer) {
   CudaStep& s = own(step);
   if (s.mode == CudaStep::Mode::Replay) return;
-  const Vectors h = h_.make(s.n, m_.d_model, fast_);
-  rms_norm(s.x, m_.d_model, nullptr, on_device(layer.attn_norm), m_.norm_eps, h, stream_.get());
   switch (layer.config->mixer) {
     case Mixer::Attention:
-      grouped_attention(s, layer, h);
+      grouped_attention(s, layer);
       break;
     case Mixer::Mla:
-      latent_attention(s, layer, h);
+      latent_attention(s, layer);
       break;
     case Mixer::DeltaNet:
-      delta_net(s, layer, h);
+      delta_net(s, layer);
       break;
   }
   tap(s, "attention", layer.index, s.x, s.n, m_.d_model);
+}
+
+Vectors CudaBackend::norm(CudaStep& s, Vector w) {
+  const Vectors h = h_.make(s.n, m_.d_model, fast_);
+  rms_norm(s.x, m_.d_model, nullptr, on_device(w), m_.norm_eps, h, stream_.get());
+  return h;
+}
+
+bool CudaBackend::enter(Entry& entry) {
+  if (!fast_ || !entry_can(entry)) return false;
+  entry.sums = sums_.get(entry_sums(entry));
+  entry.counter = counters(1);
+  cuda::enter(entry, stream_.get());
+  return true;
+}
+
+// Kernels that use them follow each other.
+uint32_t* CudaBackend::counters(size_t n) {
+  check(n * sizeof(uint32_t) <= counters_.size(), "enough counters");
+  return counters_.as<uint32_t>();
 }
 
 void CudaBackend::route(Step& step, const LayerWeights& layer) {
   CudaStep& s = own(step);
   if (s.mode == CudaStep::Mode::Replay) return;
   const MoeConfig& moe = m_.moe;
-  s.h = h_.make(s.n, m_.d_model, fast_);
-  rms_norm(s.x, m_.d_model, nullptr, on_device(layer.mlp_norm), m_.norm_eps, s.h, stream_.get());
   float* logits = router_.get(s.n * (moe.n_experts + 1));
   float* gates = logits + s.n * moe.n_experts;  // of the shared expert
-  Product products[2] = {{.w = on_device(layer.router.w),
-                          .bias = on_device(layer.router.bias),
-                          .x = s.h,
-                          .out = logits,
-                          .out_stride = moe.n_experts,
-                          .exact = true}};
-  if (moe.shared_gated)
-    products[1] = {.w = on_device(layer.shared_gate), .x = s.h, .out = gates, .out_stride = 1, .exact = true};
-  linear(std::span(products, moe.shared_gated ? 2 : 1), stream_.get());
-  s.shared_gate = moe.shared_gated ? gates : nullptr;
-  tap(s, "router_logits", layer.index, logits, s.n, moe.n_experts);
-
   RouterRule rule = router_rule(moe, layer.score_bias);
   if (!rule.score_bias.empty()) rule.score_bias = {on_device(layer.score_bias), rule.score_bias.size()};
+  s.shared_gate = moe.shared_gated ? gates : nullptr;
   s.ids = ids_.get(m_.n_layers() * s.n * moe.top_k) + layer.index * s.n * moe.top_k;
   s.weights = router_weights_.get(s.n * moe.top_k);
-  cuda::route(rule, moe.n_experts, logits, s.n, s.ids, s.weights, stream_.get());
+  Entry entry{
+      .x = s.x,
+      .w = on_device(layer.mlp_norm),
+      .eps = m_.norm_eps,
+      .h = h_.make(s.n, m_.d_model, fast_),
+      .small = {{.w = on_device(layer.router.w), .bias = on_device(layer.router.bias), .out = logits}},
+      .rule = &rule,
+      .ids = s.ids,
+      .weights = s.weights};
+  if (moe.shared_gated) entry.small[1] = {.w = on_device(layer.shared_gate), .out = gates};
+  s.h = entry.h;
+  if (s.tap || !enter(entry)) {  // a tap may change the logits
+    rms_norm(s.x, m_.d_model, nullptr, entry.w, m_.norm_eps, s.h, stream_.get());
+    Product products[2];
+    for (size_t i = 0; i < 2; ++i)
+      products[i] = {.w = entry.small[i].w,
+                     .bias = entry.small[i].bias,
+                     .x = s.h,
+                     .out = entry.small[i].out,
+                     .out_stride = entry.small[i].w.rows,
+                     .exact = true};
+    linear(std::span(products, moe.shared_gated ? 2 : 1), stream_.get());
+    tap(s, "router_logits", layer.index, logits, s.n, moe.n_experts);
+    cuda::route(rule, moe.n_experts, logits, s.n, s.ids, s.weights, stream_.get());
+  }
   tap_routes(s, layer.index);
 }
 
@@ -253,7 +308,7 @@ void CudaBackend::tap_routes(CudaStep& s, uint64_t layer) {
   std::vector<float> values(ids.begin(), ids.end());
   if (s.tap.call({"topk_ids", layer, s.n, k, values})) {
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint32_t>(values[i]);
-    check_cuda(cudaMemcpy(s.ids, ids.data(), bytes, cudaMemcpyHostToDevice), "changing routes");
+    upload(s.ids, ids.data(), bytes, "changing routes");
   }
   tap(s, "topk_weights", layer, s.weights, s.n, k);
 }

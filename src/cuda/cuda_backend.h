@@ -16,6 +16,8 @@ struct CudaDevice {
 // none.
 CudaDevice cuda_device();
 bool built_with_cuda();
+// Bytes per second that its memory reads and writes, measured; takes about 2 GiB of it for a moment.
+double measure_cuda_memory();
 
 struct CudaOptions {
   Precision precision = Precision::Fast;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/progress.h"
 #include "cuda/cuda_stages.h"
 #include "cuda/pointwise.h"
@@ -17,6 +18,7 @@ CudaStep& own(Step& step) { return static_cast<CudaStep&>(step); }
 
 constexpr size_t kPortion = 16;            // leases that are taken at once
 constexpr size_t kHostTokens = 8;          // of a step, up to which the processor takes a part of the experts
+constexpr uint64_t kTryAgain = 16;         // divisions of missing experts between attempts
 constexpr size_t kProbeBytes = 64u << 20;  // whose copy is timed
 
 }  // namespace
@@ -66,8 +68,7 @@ const std::byte* const* CudaBackend::resident_table(uint64_t layer) {
     const uint64_t first = manifest_.find_layer(layer)->parts.front().offset;
     for (uint64_t e = 0; e < records.size(); ++e) records[e] = tier_.find({layer, e}) + first;
     table = DeviceBuffer(records.size() * sizeof(std::byte*), "table of experts");
-    check_cuda(cudaMemcpy(table.as<>(), records.data(), table.size(), cudaMemcpyHostToDevice),
-               "writing the table of experts");
+    upload(table.as<>(), records.data(), table.size(), "writing the table of experts");
   }
   return table.as<const std::byte*>();
 }
@@ -79,9 +80,7 @@ void CudaBackend::run_portion(const ExpertWork& work,
   std::vector<std::byte*> records(work.n_experts);
   for (const auto& [e, record] : experts) records[e] = record;
   std::byte* table = portion_.get(bytes);
-  // From pageable memory: the call returns when the bytes have been taken, in the order of the stream.
-  check_cuda(cudaMemcpyAsync(table, records.data(), bytes, cudaMemcpyHostToDevice, stream_.get()),
-             "writing a table of experts");
+  upload(table, records.data(), bytes, "writing a table of experts");
   compute_experts(work, reinterpret_cast<const std::byte* const*>(table), stream_.get());
 }
 
@@ -136,8 +135,10 @@ void CudaBackend::prepare_misses(ExpertStore& store) {
 }
 
 // Of n experts that are in RAM, how many the processor computes while the others are copied.
-size_t CudaBackend::host_part(size_t n) const {
+size_t CudaBackend::host_part(size_t n) {
   if (!host_experts_) return 0;
+  // A processor that was once slow (its threads were asleep) is tried again now and then.
+  if (n && ++n_divisions_ % kTryAgain == 0) return 1;
   size_t best = 0;
   double least = INFINITY;
   for (size_t host = 0; host <= n; ++host) {
@@ -146,6 +147,14 @@ size_t CudaBackend::host_part(size_t n) const {
     if (time < least) least = time, best = host;
   }
   return best;
+}
+
+std::string CudaBackend::tiers() const {
+  if (copy_bytes_per_s_ == 0) return {};  // the host was never asked
+  return fmt::format(
+      "{} experts found on the GPU, {} copied to it at up to {:.1f} GB/s, {} computed by the processor at "
+      "{:.1f} GB/s",
+      n_hits_, n_copied_, copy_bytes_per_s_ / 1e9, n_computed_, host_bytes_per_s_ / 1e9);
 }
 
 void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
@@ -247,6 +256,7 @@ void CudaBackend::compute_hits(const CudaStep& s, const ExpertWork& work, const 
   for (uint32_t e = 0; e < work.n_experts; ++e)
     if (std::byte* slot = wanted[e] ? tier_.find({layer.index, e}) : nullptr)
       portion.emplace_back(e, slot + first);
+  n_hits_ += portion.size();
   run_portion(work, portion);
 }
 
@@ -290,6 +300,8 @@ void CudaBackend::compute_misses(CudaStep& s, const ExpertWork& work, const Laye
       copy_to(slot, leases[i].bytes());
       portion.emplace_back(static_cast<uint32_t>(key.expert), slot + first);
     }
+    n_copied_ += n_copied;
+    n_computed_ += n_host;
     compute_on_host(s, work, stored, std::span(leases).subspan(n_copied));
     flush();
     for (size_t i = 0; i < n_copied; ++i) in_flight_.push_back(std::move(leases[i]));
@@ -301,9 +313,7 @@ void CudaBackend::compute_misses(CudaStep& s, const ExpertWork& work, const Laye
 void CudaBackend::mlp(Step& step, const LayerWeights& layer) {
   CudaStep& s = own(step);
   if (s.mode == CudaStep::Mode::Replay) return;
-  const Vectors h = h_.make(s.n, m_.d_model, fast_);
-  rms_norm(s.x, m_.d_model, nullptr, on_device(layer.mlp_norm), m_.norm_eps, h, stream_.get());
-  run_mlp(layer.dense, h, s.x, true);
+  run_mlp(layer.dense, norm(s, layer.mlp_norm), s.x, true);
   tap(s, "mlp", layer.index, s.x, s.n, m_.d_model);
 }
 

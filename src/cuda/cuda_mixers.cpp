@@ -51,18 +51,8 @@ size_t CudaBackend::window_tokens(const CudaStep& s, const LayerWeights& layer) 
   return most;
 }
 
-bool CudaBackend::attend(const CudaStep& s, Attend a, size_t first, const Vectors& y) {
-  a.out = y.f;
-  const bool flash = fast_ && flash_can(a);
-  const size_t seen = last_position(s) + 1;
-  if (flash && a.n <= kSplitTokens) {
-    const size_t most = context_bucket(s);
-    a.n_parts = flash_parts(most, a.window);
-    a.parts = parts_.get(flash_parts_floats(a.n, a.n_heads, a.value_dim, a.n_parts));
-    flash_decode(a, most, y, stream_.get());
-    return y.q != nullptr;
-  }
-  if (flash) {
+void CudaBackend::attend(const CudaStep& s, Attend a, size_t first) {
+  if (fast_ && flash_can(a)) {
     for (const Slice& slice : s.batch.slices) {  // each run of tokens of one sequence
       const size_t from = std::max(slice.first, first), to = std::min(slice.first + slice.count, first + a.n);
       if (from >= to) continue;
@@ -74,20 +64,20 @@ bool CudaBackend::attend(const CudaStep& s, Attend a, size_t first, const Vector
       if (run.gate) run.gate += (from - first) * a.gate_stride;
       flash_prefill(run, slice.sequence->position() + from - slice.first, stream_.get());
     }
-    return false;
+    return;
   }
   if (a.n <= kSplitTokens) {
-    const size_t width = a.window ? std::min(a.window, seen) : seen;
+    const size_t seen = last_position(s) + 1, width = a.window ? std::min(a.window, seen) : seen;
     a.n_parts = std::min((width + kAttendPart - 2) / kAttendPart + 1, (seen - 1) / kAttendPart + 1);
     if (a.n_parts > 1) a.parts = parts_.get(attend_parts_floats(a.n, a.n_heads, a.value_dim, a.n_parts));
   }
   cuda::attend(a, stream_.get());
-  return false;
 }
 
 // -- softmax attention with grouped key/value heads
 
-void CudaBackend::grouped_attention(CudaStep& s, const LayerWeights& layer, const Vectors& h) {
+void CudaBackend::grouped_attention(CudaStep& s, const LayerWeights& layer) {
+  const Vectors h = norm(s, layer.attn_norm);
   const AttentionWeights& w = layer.attention;
   const AttentionConfig& a = m_.attention;
   const size_t dim = a.head_dim, q_width = a.n_heads * dim, kv_width = a.n_kv_heads * dim;
@@ -107,63 +97,76 @@ void CudaBackend::grouped_attention(CudaStep& s, const LayerWeights& layer, cons
 
   const Vectors mixed = mixed_.make(s.n, q_width, fast_);
   const bool normed = a.qk_norm != QkNorm::None;
-  const size_t step = window_tokens(s, layer), spans = span_count(q_width);
-  bool quantised = true;
-  for (size_t at = 0; at < s.n; at += step) {
-    const size_t n = std::min(step, s.n - at), half = s.rope.half;
-    prepare_heads({.n = n,
-                   .n_heads = a.n_heads,
-                   .n_kv_heads = a.n_kv_heads,
-                   .dim = dim,
-                   .q = raw + at * wide,
-                   .k = k + at * kv_width,
-                   .v = v + at * kv_width,
-                   .q_stride = wide,
-                   .q_head = wide / a.n_heads,
-                   .q_norm = normed ? on_device(w.q_norm) : nullptr,
-                   .k_norm = normed ? on_device(w.k_norm) : nullptr,
-                   .whole = a.qk_norm == QkNorm::WholeVector,
-                   .inverse = small_.get(2 * s.n),
-                   .eps = m_.norm_eps,
-                   .clip = a.clip_qkv,
-                   .rope = {s.rope.cosine + at * half, s.rope.sine + at * half, half, s.rope.interleaved},
-                   .tokens = s.tokens + at,
-                   .layer = layer.index,
-                   .kv = kv_,
-                   .q_out = q + at * q_width},
-                  stream_.get());
-    Vectors y = mixed;
-    y.n = n;
-    y.f += at * q_width;
-    if (y.q) {
-      y.q += at * spans * 64;
-      y.span += at * spans;
-    }
-    quantised &= attend(s,
-                        {.n = n,
-                         .n_heads = a.n_heads,
-                         .n_kv_heads = a.n_kv_heads,
-                         .key_dim = dim,
-                         .value_dim = dim,
-                         .q = q + at * q_width,
-                         .tokens = s.tokens + at,
-                         .layer = layer.index,
-                         .window = layer.config->window,
-                         .kv = kv_,
-                         .scale = a.scale,
-                         .sinks = on_device(w.sinks),
-                         .gate = a.gated ? raw + at * wide + dim : nullptr,
-                         .gate_stride = wide,
-                         .gate_head = 2 * dim},
-                        at, y);
+  const PrepareHeads prepare{.n = s.n,
+                             .n_heads = a.n_heads,
+                             .n_kv_heads = a.n_kv_heads,
+                             .dim = dim,
+                             .q = raw,
+                             .k = k,
+                             .v = v,
+                             .q_stride = wide,
+                             .q_head = wide / a.n_heads,
+                             .q_norm = normed ? on_device(w.q_norm) : nullptr,
+                             .k_norm = normed ? on_device(w.k_norm) : nullptr,
+                             .whole = a.qk_norm == QkNorm::WholeVector,
+                             .inverse = small_.get(2 * s.n),
+                             .eps = m_.norm_eps,
+                             .clip = a.clip_qkv,
+                             .rope = s.rope,
+                             .tokens = s.tokens,
+                             .layer = layer.index,
+                             .kv = kv_,
+                             .q_out = q};
+  Attend all{.n = s.n,
+             .n_heads = a.n_heads,
+             .n_kv_heads = a.n_kv_heads,
+             .key_dim = dim,
+             .value_dim = dim,
+             .q = q,
+             .tokens = s.tokens,
+             .layer = layer.index,
+             .window = layer.config->window,
+             .kv = kv_,
+             .scale = a.scale,
+             .sinks = on_device(w.sinks),
+             .gate = a.gated ? raw + dim : nullptr,
+             .gate_stride = wide,
+             .gate_head = 2 * dim,
+             .out = mixed.f};
+  if (fast_ && flash_can(all) && s.n <= kSplitTokens && s.each_one()) {
+    const size_t most = context_bucket(s);
+    all.n_parts = flash_parts(most, all.window);
+    all.parts = parts_.get(flash_parts_floats(s.n, a.n_heads, dim, all.n_parts));
+    flash_decode(prepare, all, most, mixed, counters(flash_counters(all)), stream_.get());
+    return add_product(w.o, mixed, s);
   }
-  if (fast_ && !quantised) quantise(mixed, stream_.get());
+  const size_t step = window_tokens(s, layer);
+  for (size_t at = 0; at < s.n; at += step) {
+    PrepareHeads piece = prepare;
+    Attend queries = all;
+    piece.n = queries.n = std::min(step, s.n - at);
+    piece.q += at * wide;
+    piece.k += at * kv_width;
+    piece.v += at * kv_width;
+    piece.rope.cosine += at * s.rope.half;
+    piece.rope.sine += at * s.rope.half;
+    piece.tokens += at;
+    piece.q_out += at * q_width;
+    prepare_heads(piece, stream_.get());
+    queries.q += at * q_width;
+    queries.tokens += at;
+    if (queries.gate) queries.gate += at * wide;
+    queries.out += at * q_width;
+    attend(s, queries, at);
+  }
+  if (fast_) quantise(mixed, stream_.get());
   add_product(w.o, mixed, s);
 }
 
 // -- multi-head latent attention, absorbed: the cache holds the latent and the rotated key only
 
-void CudaBackend::latent_attention(CudaStep& s, const LayerWeights& layer, const Vectors& h) {
+void CudaBackend::latent_attention(CudaStep& s, const LayerWeights& layer) {
+  const Vectors h = norm(s, layer.attn_norm);
   const MlaWeights& w = layer.mla;
   const MlaConfig& a = m_.mla;
   const size_t heads = m_.attention.n_heads, q_dim = a.nope_dim + a.rope_dim, width = a.kv_rank + a.rope_dim;
@@ -257,8 +260,9 @@ void CudaBackend::latent_attention(CudaStep& s, const LayerWeights& layer, const
           .sinks = nullptr,
           .gate = nullptr,
           .gate_stride = 0,
-          .gate_head = 0},
-         0, context);
+          .gate_head = 0,
+          .out = context.f},
+         0);
   if (fast_) quantise(context, stream_.get());
   const Vectors mixed = mixed_.make(s.n, heads * a.value_dim, fast_);
   linear({.w = on_device(w.v_up),
@@ -276,20 +280,27 @@ void CudaBackend::latent_attention(CudaStep& s, const LayerWeights& layer, const
 
 // -- gated delta net
 
-void CudaBackend::delta_net(CudaStep& s, const LayerWeights& layer, const Vectors& h) {
+void CudaBackend::delta_net(CudaStep& s, const LayerWeights& layer) {
   const DeltaWeights& w = layer.delta;
   const DeltaConfig& d = m_.delta;
   const size_t channels = d.conv_channels(), values = d.value_channels(), heads = d.n_value_heads,
                qk = 2 * d.key_channels();
   float *u = raw_.get(s.n * channels), *z = q_.get(s.n * values), *b = k_.get(2 * s.n * heads),
         *a = b + s.n * heads;
+  Entry entry{.x = s.x,
+              .w = on_device(layer.attn_norm),
+              .eps = m_.norm_eps,
+              .h = h_.make(s.n, m_.d_model, fast_),
+              .small = {{.w = on_device(w.b), .out = b}, {.w = on_device(w.a), .out = a}}};
+  const Vectors& h = entry.h;
   // As in the cpu backend: noise in q and k is amplified, so that their products are fine; b and a steer the
   // state's decay and stay in float.
-  Vectors rest;
-  if (fast_ && has_integer_codes(w.qkv.format)) {
-    rest = latent_.make(s.n, m_.d_model, true);
-    quantise_rest(h, rest, stream_.get());
-  }
+  const bool fine = fast_ && has_integer_codes(w.qkv.format);
+  if (fine) entry.rest = latent_.make(s.n, m_.d_model, true);
+  const bool entered = enter(entry);
+  const Vectors& rest = entry.rest;
+  if (!entered) rms_norm(s.x, m_.d_model, nullptr, entry.w, m_.norm_eps, h, stream_.get());
+  if (!entered && fine) quantise_rest(h, rest, stream_.get());
   const Product products[] = {{.w = on_device(w.qkv),
                                .x = h,
                                .out = u,
@@ -307,7 +318,7 @@ void CudaBackend::delta_net(CudaStep& s, const LayerWeights& layer, const Vector
                               {.w = on_device(w.z), .x = h, .out = z, .out_stride = values, .exact = !fast_},
                               {.w = on_device(w.b), .x = h, .out = b, .out_stride = heads, .exact = true},
                               {.w = on_device(w.a), .x = h, .out = a, .out_stride = heads, .exact = true}};
-  linear(products, stream_.get());
+  linear(std::span(products, entered ? 3 : 5), stream_.get());
 
   const Vectors mixed = mixed_.make(s.n, values, fast_);
   cuda::delta_net({.n = s.n,

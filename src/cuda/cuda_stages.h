@@ -7,6 +7,7 @@
 #include "cuda/attention.h"
 #include "cuda/cuda_backend.h"
 #include "cuda/cuda_sequence.h"
+#include "cuda/entry.h"
 #include "cuda/experts.h"
 #include "cuda/scratch.h"
 #include "cuda/vram_tier.h"
@@ -32,7 +33,10 @@ struct CudaStep : Step {
 
   Batch batch;
   const Tap& tap;
-  size_t n;  // tokens
+  size_t n;                // tokens
+  bool each_one() const {  // token is of another sequence
+    return batch.slices.size() == n;
+  }
 
   // In device memory:
   const TokenInfo* tokens = nullptr;
@@ -69,12 +73,14 @@ class CudaBackend : public Backend {
   void logits(Step& step, std::span<float> out) override;
   void load_experts(ExpertStore& store) override;
   bool holds(ExpertKey key) const override { return tier_.find(key) != nullptr; }
+  std::string tiers() const override;
   bool holds_all() const override { return tier_.holds_all() && tier_.n_loaded() == tier_.n_experts(); }
 
  private:
   // -- taps: the stage's result goes to the host and, if the tap has changed it, back
   bool tap(const CudaStep& s, std::string_view name, uint64_t layer, float* values, size_t rows, size_t cols);
   void tap_routes(CudaStep& s, uint64_t layer);
+  void upload(void* to, const void* from, size_t bytes, const char* what);
   void wait();  // until the device has done all that was asked of it
 
   // -- graphs
@@ -84,14 +90,19 @@ class CudaBackend : public Backend {
   void compute_logits(CudaStep& s);
   void tell_routes(const CudaStep& s);  // to a tap that may be told late
 
-  // -- mixers: h is the normed input; the result is added to the residual stream
-  void grouped_attention(CudaStep& s, const LayerWeights& layer, const Vectors& h);
-  void latent_attention(CudaStep& s, const LayerWeights& layer, const Vectors& h);
-  void delta_net(CudaStep& s, const LayerWeights& layer, const Vectors& h);
-  // Of the tokens from `first` on. y: the result's place; true if its int8 form was made as well.
-  bool attend(const CudaStep& s, Attend a, size_t first, const Vectors& y);
-  size_t context_bucket(const CudaStep& s) const;  // a power of two above the positions of all tokens
-  size_t last_position(const CudaStep& s) const;   // of any token
+  // Norm of the residual stream, quantised where the precision wants it.
+  Vectors norm(CudaStep& s, Vector w);
+  // Norm, small products and choice in one launch, where that can be; false: it cannot, nothing is done.
+  bool enter(Entry& entry);
+  uint32_t* counters(size_t n);  // zeros, which kernels leave as zeros
+
+  // -- mixers: the result is added to the residual stream
+  void grouped_attention(CudaStep& s, const LayerWeights& layer);
+  void latent_attention(CudaStep& s, const LayerWeights& layer);
+  void delta_net(CudaStep& s, const LayerWeights& layer);
+  void attend(const CudaStep& s, Attend a, size_t first);  // of the tokens from `first` on
+  size_t context_bucket(const CudaStep& s) const;          // a power of two above the positions of all tokens
+  size_t last_position(const CudaStep& s) const;           // of any token
   size_t window_tokens(const CudaStep& s, const LayerWeights& layer) const;
   void add_product(const Linear& l, const Vectors& x, CudaStep& s);
 
@@ -100,7 +111,7 @@ class CudaBackend : public Backend {
   void run_portion(const ExpertWork& work, std::span<const std::pair<uint32_t, std::byte*>> experts);
   const std::byte* const* resident_table(uint64_t layer);
   void prepare_misses(ExpertStore& store);
-  size_t host_part(size_t n) const;
+  size_t host_part(size_t n);
   void compute_hits(const CudaStep& s, const ExpertWork& work, const LayerWeights& layer);
   void compute_misses(CudaStep& s, const ExpertWork& work, const LayerWeights& layer);
   void compute_on_host(const CudaStep& s, const ExpertWork& work, const ExpertLayer& stored,
@@ -132,7 +143,7 @@ class CudaBackend : public Backend {
 
   Stream stream_, copies_;
   Event copied_, computed_;
-  DeviceBuffer weights_, inv_freq_;
+  DeviceBuffer weights_, inv_freq_, counters_;
   VramTier tier_;
   std::map<uint64_t, DeviceBuffer> tables_;  // by layer: [n_experts] records, where all are on the device
 
@@ -143,6 +154,8 @@ class CudaBackend : public Backend {
   PinnedBuffer chosen_, results_;              // ids and input of a layer; what the processor has computed
   size_t results_used_ = 0;                    // rows of results_ in this layer
   double copy_bytes_per_s_ = 0, host_bytes_per_s_ = 0;
+  uint64_t n_divisions_ = 0;
+  uint64_t n_hits_ = 0, n_copied_ = 0, n_computed_ = 0;  // experts of steps
 
   Moves moves_;
   struct Recorded {
@@ -156,7 +169,7 @@ class CudaBackend : public Backend {
   Scratch<float> x_{moves_, "residual stream"}, rope_{moves_, "rotary table"}, raw_{moves_, "queries"},
       q_{moves_, "queries"}, k_{moves_, "keys"}, v_{moves_, "values"}, parts_{moves_, "parts of attention"},
       router_{moves_, "router"}, router_weights_{moves_, "router"}, shared_{moves_, "shared expert"},
-      logits_{moves_, "logits"}, small_{moves_, "attention"};
+      logits_{moves_, "logits"}, small_{moves_, "attention"}, sums_{moves_, "small products"};
   Scratch<uint32_t> ids_{moves_, "router"};  // [n_layers][n, top_k]
   VectorScratch h_{moves_, "normed input"}, mixed_{moves_, "mixed values"}, latent_{moves_, "latents"},
       nope_{moves_, "latent queries"}, wanted_{moves_, "final norm"};

@@ -12,37 +12,52 @@ constexpr unsigned kTokens = 16;   // that are staged in shared memory at once
 constexpr unsigned kColumns = 32;  // of the state, per block
 constexpr unsigned kParts = 4;     // threads that share a column
 
+// A DeltaNet as kernels take it: 32-bit sizes, for quick divisions.
+struct Job {
+  unsigned n_key_heads, n_value_heads, group, key_dim, value_dim, width, channels, n_slices, layer;
+  bool single;  // slices are single tokens
+  const SliceInfo* slices;
+  const float *u, *z, *b, *a;
+  unsigned z_stride, ba_stride;
+  const float *conv, *a_log, *dt_bias, *norm;
+  float eps, unit_eps;
+  float *mixed, *out;
+  Vectors y;
+};
+
 // -- convolution
 
 // The slice that token t belongs to.
-__device__ SliceInfo slice_of(const DeltaNet& d, size_t t) {
-  size_t s = 0;
+__device__ SliceInfo slice_of(const Job& d, unsigned t) {
+  unsigned s = 0;
   while (t >= d.slices[s].first + d.slices[s].count) ++s;
   return d.slices[s];
 }
 
 // A block is a head of q, k or v of one token: convolution and SiLU; q and k are brought to unit length.
-__global__ void convolve_kernel(DeltaNet d) {
+// Where slices are single tokens, a channel's past inputs are moved on as well; otherwise others still read
+// them.
+__global__ void convolve_kernel(const __grid_constant__ Job d) {
+  __shared__ float room[33];
+  const unsigned t = blockIdx.x, past = d.width - 1, qk = 2 * d.n_key_heads, head = blockIdx.y;
+  const SliceInfo slice = d.single ? d.slices[t] : slice_of(d, t);
+  float* state = slice.layers[d.layer].conv;
   wait_for_previous();
   let_next_begin();
-  __shared__ float room[33];
-  const size_t t = blockIdx.x, channels = d.channels(), past = d.conv_width - 1;
-  const SliceInfo slice = slice_of(d, t);
-  const float* state = slice.layers[d.layer].conv;
-  const size_t qk = 2 * d.n_key_heads, head = blockIdx.y;
   const bool is_value = head >= qk;
-  const size_t first = is_value ? qk * d.key_dim + (head - qk) * d.value_dim : head * d.key_dim;
-  const unsigned dim = static_cast<unsigned>(is_value ? d.value_dim : d.key_dim);
+  const unsigned first = is_value ? qk * d.key_dim + (head - qk) * d.value_dim : head * d.key_dim;
+  const unsigned dim = is_value ? d.value_dim : d.key_dim, index = t - slice.first;
   float squares = 0;
-  float* out = d.mixed + t * channels + first;
+  float* out = d.mixed + size_t{t} * d.channels + first;
   for (unsigned i = threadIdx.x; i < dim; i += blockDim.x) {
-    const size_t c = first + i;
+    const unsigned c = first + i;
     float sum = 0;
-    for (size_t j = 0; j <= past; ++j) {  // input j is the one of position - past + j
-      const size_t from = t - slice.first + j;
-      const float x =
-          from >= past ? d.u[(slice.first + from - past) * channels + c] : state[from * channels + c];
-      sum += d.conv[c * d.conv_width + j] * x;
+    for (unsigned j = 0; j <= past; ++j) {  // input j is the one of position - past + j
+      const unsigned from = index + j;
+      const float x = from >= past ? d.u[size_t{slice.first + from - past} * d.channels + c]
+                                   : state[from * d.channels + c];
+      sum += d.conv[c * d.width + j] * x;
+      if (d.single && j > 0) state[(j - 1) * d.channels + c] = x;
     }
     const float y = silu_value(sum);
     out[i] = y;
@@ -56,18 +71,17 @@ __global__ void convolve_kernel(DeltaNet d) {
 }
 
 // The last inputs of a slice, oldest first. A thread has one channel.
-__global__ void keep_inputs_kernel(DeltaNet d) {
+__global__ void keep_inputs_kernel(const __grid_constant__ Job d) {
   wait_for_previous();
   let_next_begin();
   const SliceInfo slice = d.slices[blockIdx.y];
-  const size_t channels = d.channels(), past = d.conv_width - 1,
-               c = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (c >= channels) return;
+  const unsigned past = d.width - 1, c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (c >= d.channels) return;
   float* state = slice.layers[d.layer].conv;
-  for (size_t j = 0; j < past; ++j) {
-    const size_t from = slice.count + j;
-    state[j * channels + c] =
-        from >= past ? d.u[(slice.first + from - past) * channels + c] : state[from * channels + c];
+  for (unsigned j = 0; j < past; ++j) {
+    const unsigned from = slice.count + j;
+    state[j * d.channels + c] =
+        from >= past ? d.u[size_t{slice.first + from - past} * d.channels + c] : state[from * d.channels + c];
   }
 }
 
@@ -77,44 +91,45 @@ __global__ void keep_inputs_kernel(DeltaNet d) {
 // all (zeros beyond key_dim), row (4 b + part) * 4 + i is value 4 b + i of part `part`, so that neighbouring
 // threads read neighbouring float4 of k and q.
 template <unsigned kDim>
-__global__ void __launch_bounds__(kColumns* kParts) delta_kernel(DeltaNet d) {
-  wait_for_previous();
-  let_next_begin();
+__global__ void __launch_bounds__(kColumns* kParts) delta_kernel(const __grid_constant__ Job d) {
   constexpr unsigned kBlocks = kDim / (4 * kParts), kRows = 4 * kBlocks;
   __shared__ float4 k[kTokens][kDim / 4], q[kTokens][kDim / 4];
   __shared__ float v[kTokens][kColumns], decay[kTokens], beta[kTokens], with_itself[kTokens];
   const SliceInfo slice = d.slices[blockIdx.z];
-  const size_t head = blockIdx.y, key_head = head / (d.n_value_heads / d.n_key_heads);
+  const unsigned head = blockIdx.y, key_head = head / d.group;
   const unsigned part = threadIdx.x % kParts, local = threadIdx.x / kParts;
-  const size_t column = blockIdx.x * kColumns + local, channels = d.channels();
+  const unsigned column = blockIdx.x * kColumns + local, channels = d.channels;
   const bool has_column = column < d.value_dim;
   const auto row_of = [&](unsigned i) { return (i / 4 * kParts + part) * 4 + i % 4; };
-  float* state = slice.layers[d.layer].state + head * d.key_dim * d.value_dim + column;
+  float* state = slice.layers[d.layer].state + size_t{head} * d.key_dim * d.value_dim + column;
   float s[kRows];
 #pragma unroll
-  for (unsigned i = 0; i < kRows; ++i)
+  for (unsigned i = 0; i < kRows; ++i)  // of the step before: need not be waited for
     s[i] = has_column && row_of(i) < d.key_dim ? state[row_of(i) * d.value_dim] : 0.0f;
+  const float rate = -expf(d.a_log[head]), bias = d.dt_bias[head];
+  wait_for_previous();
+  let_next_begin();
 
-  for (size_t at = 0; at < slice.count; at += kTokens) {
-    const unsigned n = static_cast<unsigned>(min(size_t{kTokens}, slice.count - at));
+  for (unsigned at = 0; at < slice.count; at += kTokens) {
+    const unsigned n = min(kTokens, slice.count - at);
     __syncthreads();
     for (unsigned i = threadIdx.x; i < n * kDim; i += blockDim.x) {
       const unsigned t = i / kDim, row = i % kDim;
-      const float* from = d.mixed + (slice.first + at + t) * channels + key_head * d.key_dim;
+      const float* from = d.mixed + size_t{slice.first + at + t} * channels + key_head * d.key_dim;
       reinterpret_cast<float*>(q[t])[row] = row < d.key_dim ? from[row] : 0.0f;
       reinterpret_cast<float*>(k[t])[row] = row < d.key_dim ? from[d.n_key_heads * d.key_dim + row] : 0.0f;
     }
     for (unsigned i = threadIdx.x; i < n * kColumns; i += blockDim.x) {
-      const size_t c = blockIdx.x * kColumns + i % kColumns;
+      const unsigned c = blockIdx.x * kColumns + i % kColumns;
       v[i / kColumns][i % kColumns] = c < d.value_dim
-                                          ? d.mixed[(slice.first + at + i / kColumns) * channels +
+                                          ? d.mixed[size_t{slice.first + at + i / kColumns} * channels +
                                                     2 * d.n_key_heads * d.key_dim + head * d.value_dim + c]
                                           : 0.0f;
     }
     if (threadIdx.x < n) {
-      const size_t row = (slice.first + at + threadIdx.x) * d.ba_stride + head;
+      const size_t row = size_t{slice.first + at + threadIdx.x} * d.ba_stride + head;
       beta[threadIdx.x] = sigmoid_value(d.b[row]);
-      decay[threadIdx.x] = expf(-expf(d.a_log[head]) * softplus(d.a[row] + d.dt_bias[head]));
+      decay[threadIdx.x] = expf(rate * softplus(d.a[row] + bias));
     }
     __syncthreads();
     for (unsigned t = threadIdx.x / 32; t < n; t += blockDim.x / 32) {
@@ -154,7 +169,7 @@ __global__ void __launch_bounds__(kColumns* kParts) delta_kernel(DeltaNet d) {
         for (unsigned i = 0; i < 4; ++i) s[4 * b + i] = fmaf(kb[i], fresh, keep * s[4 * b + i]);
       }
       if (part == 0 && has_column)
-        d.out[((slice.first + at + t) * d.n_value_heads + head) * d.value_dim + column] =
+        d.out[(size_t{slice.first + at + t} * d.n_value_heads + head) * d.value_dim + column] =
             fmaf(fresh, with_itself[t], keep * sum_q);
     }
   }
@@ -164,15 +179,15 @@ __global__ void __launch_bounds__(kColumns* kParts) delta_kernel(DeltaNet d) {
     if (row_of(i) < d.key_dim) state[row_of(i) * d.value_dim] = s[i];
 }
 
-// -- norm and gate: a block is a token, a warp one head after another
+// -- norm and gate: a block is some heads of a token
 
-__global__ void gate_kernel(DeltaNet d) {
+__global__ void gate_kernel(const __grid_constant__ Job d, unsigned heads) {
+  extern __shared__ float inverse[];  // [heads]
   wait_for_previous();
   let_next_begin();
-  extern __shared__ float inverse[];  // [value heads]
-  const size_t t = blockIdx.x;
-  const float* x = d.out + t * d.n_value_heads * d.value_dim;
-  for (size_t head = threadIdx.x / 32; head < d.n_value_heads; head += blockDim.x / 32) {
+  const unsigned t = blockIdx.x, first = blockIdx.y * heads, n = min(heads, d.n_value_heads - first);
+  const float* x = d.out + (size_t{t} * d.n_value_heads + first) * d.value_dim;
+  for (unsigned head = threadIdx.x / 32; head < n; head += blockDim.x / 32) {
     float sum = 0;
     for (unsigned i = threadIdx.x % 32; i < d.value_dim; i += 32)
       sum = fmaf(x[head * d.value_dim + i], x[head * d.value_dim + i], sum);
@@ -180,40 +195,79 @@ __global__ void gate_kernel(DeltaNet d) {
     if (threadIdx.x % 32 == 0) inverse[head] = __fdiv_rn(1.0f, sqrtf(sum + d.eps));
   }
   __syncthreads();
-  const unsigned dim = static_cast<unsigned>(d.value_dim);
-  store_vector(d.y, t, [&](unsigned c) {
-    return d.norm[c % dim] * (x[c] * inverse[c / dim]) * silu_value(d.z[t * d.z_stride + c]);
-  });
+  const unsigned cols = n * d.value_dim, at = first * d.value_dim;
+  for (unsigned i = threadIdx.x; i < quad_lanes(cols); i += blockDim.x) {
+    float y[4] = {};
+#pragma unroll
+    for (unsigned j = 0; j < 4; ++j) {
+      const unsigned c = 4 * i + j;
+      if (c >= cols) break;
+      y[j] = d.norm[c % d.value_dim] * (x[c] * inverse[c / d.value_dim]) *
+             silu_value(d.z[size_t{t} * d.z_stride + at + c]);
+      d.y.f[t * d.y.stride + at + c] = y[j];
+    }
+    constexpr unsigned kNowhere = 0xffffffffu;
+    store_quantised(make_float4(y[0], y[1], y[2], y[3]), d.y, t,
+                    4 * i < (cols + 63) / 64 * 64 ? at / 4 + i : kNowhere);
+  }
 }
 
 template <unsigned kDim>
-void run_delta(const DeltaNet& d, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>((d.value_dim + kColumns - 1) / kColumns),
-                  static_cast<unsigned>(d.n_value_heads), static_cast<unsigned>(d.n_slices));
+void run_delta(const Job& d, cudaStream_t stream) {
+  const dim3 grid((d.value_dim + kColumns - 1) / kColumns, d.n_value_heads, d.n_slices);
   launch_overlapped("delta", delta_kernel<kDim>, grid, kColumns * kParts, 0, stream, d);
 }
 
 }  // namespace
 
 void delta_net(const DeltaNet& d, cudaStream_t stream) {
-  const auto n = static_cast<unsigned>(d.n), slices = static_cast<unsigned>(d.n_slices);
-  const auto channels = static_cast<unsigned>(d.channels());
-  const dim3 heads(n, static_cast<unsigned>(2 * d.n_key_heads + d.n_value_heads));
-  launch_overlapped("convolve", convolve_kernel, heads, 128, 0, stream, d);
-  if (d.conv_width > 1)
-    launch_overlapped("keep_inputs", keep_inputs_kernel, dim3((channels + 255) / 256, slices), 256, 0, stream,
-                      d);
+  const auto u = [](size_t x) { return static_cast<unsigned>(x); };
+  const Job job{.n_key_heads = u(d.n_key_heads),
+                .n_value_heads = u(d.n_value_heads),
+                .group = u(d.n_value_heads / d.n_key_heads),
+                .key_dim = u(d.key_dim),
+                .value_dim = u(d.value_dim),
+                .width = u(d.conv_width),
+                .channels = u(d.channels()),
+                .n_slices = u(d.n_slices),
+                .layer = u(d.layer),
+                .single = d.n_slices == d.n,
+                .slices = d.slices,
+                .u = d.u,
+                .z = d.z,
+                .b = d.b,
+                .a = d.a,
+                .z_stride = u(d.z_stride),
+                .ba_stride = u(d.ba_stride),
+                .conv = d.conv,
+                .a_log = d.a_log,
+                .dt_bias = d.dt_bias,
+                .norm = d.norm,
+                .eps = d.eps,
+                .unit_eps = d.unit_eps,
+                .mixed = d.mixed,
+                .out = d.out,
+                .y = d.y};
+  const unsigned n = u(d.n);
+  launch_overlapped("convolve", convolve_kernel, dim3(n, 2 * job.n_key_heads + job.n_value_heads), 128, 0,
+                    stream, job);
+  if (job.width > 1 && !job.single)
+    launch_overlapped("keep_inputs", keep_inputs_kernel, dim3((job.channels + 255) / 256, job.n_slices), 256,
+                      0, stream, job);
   if (d.key_dim <= 16)
-    run_delta<16>(d, stream);
+    run_delta<16>(job, stream);
   else if (d.key_dim <= 32)
-    run_delta<32>(d, stream);
+    run_delta<32>(job, stream);
   else if (d.key_dim <= 64)
-    run_delta<64>(d, stream);
+    run_delta<64>(job, stream);
   else if (d.key_dim <= 128)
-    run_delta<128>(d, stream);
+    run_delta<128>(job, stream);
   else
-    run_delta<kMostDeltaKeyDim>(d, stream);
-  launch_overlapped("delta_gate", gate_kernel, n, 512, d.n_value_heads * sizeof(float), stream, d);
+    run_delta<kMostDeltaKeyDim>(job, stream);
+  // Blocks of whole spans, so that each can quantise its own.
+  const unsigned heads = 2 * d.value_dim % 64 == 0 ? 2 : job.n_value_heads;
+  launch_overlapped("delta_gate", gate_kernel, dim3(n, (job.n_value_heads + heads - 1) / heads),
+                    heads == 2 ? 64 : 512, heads * sizeof(float), stream, job, heads);
 }
 
 }  // namespace moeflux::cuda

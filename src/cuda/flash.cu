@@ -65,7 +65,10 @@ __device__ void weigh(float (&out)[kDim / 8][4], const uint32_t (&p)[4], Value v
 
 // -- few tokens
 
-constexpr unsigned kWarps = 4, kStep = 32;  // positions that a warp takes at once
+constexpr unsigned kStep = 32;  // positions that a warp takes at once
+// Their values meet in shared memory, of which some devices have 100 KiB.
+template <unsigned kDim>
+constexpr unsigned kDecodeWarps = kDim <= 128 ? 8 : 4;
 
 struct RunningRow {  // of one of this lane's two rows
   float most = -INFINITY, sum = 0;
@@ -98,41 +101,166 @@ __device__ void soften(float (&s)[kTiles][4], RunningRow (&rows)[2], float (&out
   }
 }
 
-// A block is 16 query heads of one token and key/value head, and one part of the positions; its warps take
-// kStep positions in turn. What it gathers (maximum in powers of two, sum, values) goes to a.parts.
+// A head as its product gave it -> norm, clipping, rotation, by one warp; `to` is shared memory.
 template <unsigned kDim>
-__global__ void __launch_bounds__(kWarps * 32) flash_decode_kernel(Attend a, size_t part_positions) {
+__device__ void prepare_head(const PrepareHeads& p, size_t t, const float* from, const float* norm,
+                             const float* inverse, bool rotated, float* to) {
+  const unsigned lane = threadIdx.x % 32;
+  float x[kDim / 32], sum = 0;
+#pragma unroll
+  for (unsigned i = 0; i < kDim / 32; ++i) {
+    x[i] = from[i * 32 + lane];
+    sum = fmaf(x[i], x[i], sum);
+  }
+  if (norm) {
+    const float factor =
+        inverse ? *inverse : __fdiv_rn(1.0f, sqrtf(warp_sum(sum) / static_cast<float>(kDim) + p.eps));
+#pragma unroll
+    for (unsigned i = 0; i < kDim / 32; ++i) x[i] = norm[i * 32 + lane] * (x[i] * factor);
+  }
+#pragma unroll
+  for (unsigned i = 0; i < kDim / 32; ++i)
+    to[i * 32 + lane] = p.clip > 0 ? fminf(fmaxf(x[i], -p.clip), p.clip) : x[i];
+  __syncwarp();
+  const unsigned half = static_cast<unsigned>(p.rope.half);
+  for (unsigned i = lane; rotated && i < half; i += 32) {
+    const float c = p.rope.cosine[t * half + i], s = p.rope.sine[t * half + i];
+    float &a = to[p.rope.interleaved ? 2 * i : i], &b = to[p.rope.interleaved ? 2 * i + 1 : i + half];
+    const float a0 = a, b0 = b;
+    a = __fsub_rn(__fmul_rn(a0, c), __fmul_rn(b0, s));
+    b = __fadd_rn(__fmul_rn(b0, c), __fmul_rn(a0, s));
+  }
+  __syncwarp();
+}
+
+struct Decode {
+  PrepareHeads p;
+  Attend a;
+  unsigned part_positions;
+  Vectors y;
+  uint32_t* counters;  // [tokens, grid x], zero before and after
+};
+
+// Shared memory: queries and the new key [17][kDim], later the warps' values [kWarps][16][kDim]; then their
+// maxima and sums [kWarps][16][2] and the parts' weights [16][n_parts].
+template <unsigned kDim>
+constexpr size_t decode_floats(size_t n_parts) {
+  return kDecodeWarps<kDim> * 16 * (kDim + 2) + 16 * n_parts;
+}
+
+// The parts of a row in order, sink, gate, int8 form: by the block that was last to finish its part.
+template <unsigned kDim>
+__device__ void merge_rows(const Decode& d, unsigned t, unsigned head, unsigned n_rows, unsigned n,
+                           float* weight) {
+  constexpr unsigned kWarps = kDecodeWarps<kDim>;
+  const Attend& a = d.a;
+  const float* parts = a.parts + (size_t{t} * a.n_heads + head) * a.n_parts * (kDim + 2);
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const size_t row_floats = a.n_parts * (kDim + 2);
+  for (unsigned row = warp; row < n_rows; row += kWarps) {
+    const float* from = parts + row * row_floats;
+    float* w = weight + row * a.n_parts;
+    float most = -INFINITY, sum = 0;
+    for (unsigned p = lane; p < n; p += 32) most = fmaxf(most, __ldcg(from + p * (kDim + 2)));
+    most = warp_max(most);
+    const float sink = a.sinks ? a.sinks[head + row] * kLog2e : -INFINITY;
+    most = fmaxf(most, sink);
+    for (unsigned p = lane; p < n; p += 32) {
+      w[p] = exp2f(__ldcg(from + p * (kDim + 2)) - most);
+      sum += w[p] * __ldcg(from + p * (kDim + 2) + 1);
+    }
+    sum = warp_sum(sum);
+    if (a.sinks) sum += exp2f(sink - most);
+    const float inverse = __fdiv_rn(1.0f, sum);
+    __syncwarp();
+    const float* gate = a.gate ? a.gate + t * a.gate_stride + (head + row) * a.gate_head : nullptr;
+    float* out = a.out + (size_t{t} * a.n_heads + head + row) * kDim;
+    // Four columns per lane; whole warps, as quantising wants them.
+    for (unsigned i = lane; i < (kDim / 4 + 31) / 32 * 32; i += 32) {
+      float x[4] = {};
+#pragma unroll 8
+      for (unsigned p = 0; i < kDim / 4 && p < n; ++p) {
+        const auto* v = reinterpret_cast<const float2*>(from + p * (kDim + 2) + 2 + 4 * i);
+        const float2 v0 = __ldcg(v), v1 = __ldcg(v + 1);
+        x[0] = fmaf(w[p], v0.x, x[0]);
+        x[1] = fmaf(w[p], v0.y, x[1]);
+        x[2] = fmaf(w[p], v1.x, x[2]);
+        x[3] = fmaf(w[p], v1.y, x[3]);
+      }
+#pragma unroll
+      for (unsigned k = 0; i < kDim / 4 && k < 4; ++k) {
+        x[k] *= inverse;
+        if (gate) x[k] *= sigmoid_value(gate[4 * i + k]);
+        out[4 * i + k] = x[k];
+      }
+      constexpr unsigned kNowhere = 0xffffffffu;
+      store_quantised(make_float4(x[0], x[1], x[2], x[3]), d.y, t,
+                      i < kDim / 4 ? (head + row) * (kDim / 4) + i : kNowhere);
+    }
+  }
+}
+
+// A block is 16 query heads of one token and key/value head, and one part of the positions; its warps take
+// kStep positions in turn. The block with the newest position appends to the cache; the last to finish
+// merges.
+template <unsigned kDim>
+__global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
+    flash_decode_kernel(const __grid_constant__ Decode d) {
+  constexpr unsigned kWarps = kDecodeWarps<kDim>;
+  extern __shared__ float room[];
+  __shared__ bool merges;
+  const Attend& a = d.a;
+  const PrepareHeads& p = d.p;
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_heads = static_cast<unsigned>(a.n_heads),
+                 n_kv = static_cast<unsigned>(a.n_kv_heads), group = n_heads / n_kv,
+                 tiles = (group + 15) / 16;
+  const unsigned t = blockIdx.y, kv_head = blockIdx.x / tiles, first_head = blockIdx.x % tiles * 16,
+                 head = kv_head * group + first_head, n_rows = min(16u, group - first_head);
+  const unsigned last = a.tokens[t].position, low = static_cast<unsigned>(first_seen(a.window, last));
+  const unsigned first_part = low / d.part_positions, n_parts = last / d.part_positions - first_part + 1;
+  const LayerCache cache = a.tokens[t].layers[a.layer];  // of the step, like the position: there for long
   wait_for_previous();
   let_next_begin();
-  extern __shared__ float room[];  // [kWarps][16][kDim] values, then [kWarps][16][2]
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = a.n_heads / a.n_kv_heads,
-                 tiles = (group + 15) / 16;
-  const size_t t = blockIdx.y, kv_head = blockIdx.x / tiles, first_head = blockIdx.x % tiles * 16;
-  const unsigned n_rows = min(16u, group - static_cast<unsigned>(first_head));
-  const size_t last = a.tokens[t].position, low = first_seen(a.window, last);
-  const size_t part = low / part_positions + blockIdx.z, from = part * part_positions;
-  if (from > last) return;
-  const LayerCache cache = a.tokens[t].layers[a.layer];
-  const auto* keys = static_cast<const __nv_bfloat16*>(cache.keys) + kv_head * cache.rows * kDim;
-  const auto* values = static_cast<const __nv_bfloat16*>(cache.values) + kv_head * cache.rows * kDim;
-  const float* queries = a.q + (t * a.n_heads + kv_head * group + first_head) * kDim;
+  if (blockIdx.z >= n_parts) return;
+  const unsigned from = (first_part + blockIdx.z) * d.part_positions,
+                 end = min(from + d.part_positions, last + 1);
+  auto* keys = static_cast<__nv_bfloat16*>(cache.keys) + size_t{kv_head} * cache.rows * kDim;
+  auto* values = static_cast<__nv_bfloat16*>(cache.values) + size_t{kv_head} * cache.rows * kDim;
+
+  for (unsigned r = warp; r < n_rows; r += kWarps)
+    prepare_head<kDim>(p, t, p.q + t * p.q_stride + (head + r) * p.q_head,
+                       p.q_norm && p.whole ? p.q_norm + (head + r) * kDim : p.q_norm,
+                       p.whole ? p.inverse + 2 * t : nullptr, true, room + r * kDim);
+  if (blockIdx.z == n_parts - 1 && warp >= kWarps - 2) {
+    const bool key = warp == kWarps - 1;
+    float* to = room + (16 + key) * kDim;
+    const size_t at = (size_t{t} * n_kv + kv_head) * kDim;
+    prepare_head<kDim>(p, t, (key ? p.k : p.v) + at,
+                       !key                  ? nullptr
+                       : p.k_norm && p.whole ? p.k_norm + kv_head * kDim
+                                             : p.k_norm,
+                       p.whole ? p.inverse + 2 * t + 1 : nullptr, key, to);
+    for (unsigned i = lane; i < kDim; i += 32)
+      (key ? keys : values)[size_t{last % cache.rows} * kDim + i] = __float2bfloat16_rn(to[i]);
+  }
+  __syncthreads();
   uint32_t q[kDim / 16][4];
-  load_queries<kDim>(q, [&](unsigned r) { return r < n_rows ? queries + r * kDim : nullptr; });
+  load_queries<kDim>(q, [&](unsigned r) -> const float* { return r < n_rows ? room + r * kDim : nullptr; });
+  __syncthreads();
 
   float out[kDim / 8][4] = {};
   RunningRow rows[2];
-  const size_t end = min(from + part_positions, last + 1);
   const float scale = a.scale * kLog2e;
-  for (size_t at = from + warp * kStep; at < end; at += kWarps * kStep) {
+  for (unsigned at = from + warp * kStep; at < end; at += kWarps * kStep) {
     float s[kStep / 8][4] = {};
 #pragma unroll
     for (unsigned tile = 0; tile < kStep / 8; ++tile) {
-      const size_t row = min(at + tile * 8 + lane / 4, last) % cache.rows;
-      const auto* key = reinterpret_cast<const uint4*>(keys + row * kDim) + lane % 4;
-      score<kDim>(s[tile], q, [&](unsigned chunk) { return __ldg(key + chunk * 4); });
+      const unsigned row = min(at + tile * 8 + lane / 4, last) % cache.rows;
+      const auto* key = reinterpret_cast<const uint4*>(keys + size_t{row} * kDim) + lane % 4;
+      score<kDim>(s[tile], q, [&](unsigned chunk) { return key[chunk * 4]; });
 #pragma unroll
       for (unsigned e = 0; e < 4; ++e) {
-        const size_t position = at + tile * 8 + 2 * (lane % 4) + e % 2;
+        const unsigned position = at + tile * 8 + 2 * (lane % 4) + e % 2;
         s[tile][e] = position < low || position > last ? -INFINITY : s[tile][e] * scale;
       }
     }
@@ -140,15 +268,15 @@ __global__ void __launch_bounds__(kWarps * 32) flash_decode_kernel(Attend a, siz
 #pragma unroll
     for (unsigned step = 0; step < kStep / 16; ++step) {
       const auto &s0 = s[2 * step], &s1 = s[2 * step + 1];
-      const uint32_t p[4] = {pack_bf16(s0[0], s0[1]), pack_bf16(s0[2], s0[3]), pack_bf16(s1[0], s1[1]),
-                             pack_bf16(s1[2], s1[3])};
+      const uint32_t weights[4] = {pack_bf16(s0[0], s0[1]), pack_bf16(s0[2], s0[3]), pack_bf16(s1[0], s1[1]),
+                                   pack_bf16(s1[2], s1[3])};
       const uint4* value[4];
 #pragma unroll
       for (unsigned i = 0; i < 4; ++i) {
-        const size_t row = min(at + step * 16 + 2 * (lane % 4) + i % 2 + i / 2 * 8, last) % cache.rows;
-        value[i] = reinterpret_cast<const uint4*>(values + row * kDim) + lane / 4;
+        const unsigned row = min(at + step * 16 + 2 * (lane % 4) + i % 2 + i / 2 * 8, last) % cache.rows;
+        value[i] = reinterpret_cast<const uint4*>(values + size_t{row} * kDim) + lane / 4;
       }
-      weigh<kDim>(out, p, [&](unsigned g, unsigned i) { return __ldg(value[i] + g * 8); });
+      weigh<kDim>(out, weights, [&](unsigned g, unsigned i) { return value[i][g * 8]; });
     }
   }
 
@@ -181,65 +309,25 @@ __global__ void __launch_bounds__(kWarps * 32) flash_decode_kernel(Attend a, siz
       sum += keep * states[(w * 16 + row) * 2 + 1];
       value += keep * room[(w * 16 + row) * kDim + c];
     }
-    float* to = a.parts +
-                ((t * a.n_heads + kv_head * group + first_head + row) * a.n_parts + blockIdx.z) * (kDim + 2);
+    float* to = a.parts + ((size_t{t} * n_heads + head + row) * a.n_parts + blockIdx.z) * (kDim + 2);
     to[2 + c] = value;
     if (c == 0) {
       to[0] = most;
       to[1] = sum;
     }
   }
-}
-
-// A block is one head of one token: the parts in order, sink, gate; its columns quantised where y wants it
-// and a head is whole spans.
-__global__ void merge_kernel(Attend a, size_t part_positions, Vectors y) {
-  wait_for_previous();
-  let_next_begin();
-  extern __shared__ float weight[];  // [n_parts]
-  __shared__ float room[33];
-  const size_t t = blockIdx.x, head = blockIdx.y, last = a.tokens[t].position,
-               low = first_seen(a.window, last), n = last / part_positions - low / part_positions + 1;
-  const unsigned dim = static_cast<unsigned>(a.value_dim);
-  const float* parts = a.parts + (t * a.n_heads + head) * a.n_parts * (dim + 2);
-  float most = -INFINITY;
-  for (size_t p = threadIdx.x; p < n; p += blockDim.x) most = fmaxf(most, parts[p * (dim + 2)]);
-  most = block_max(most, room);
-  const float sink = a.sinks ? a.sinks[head] * kLog2e : -INFINITY;
-  most = fmaxf(most, sink);
-  float sum = 0;
-  for (size_t p = threadIdx.x; p < n; p += blockDim.x) {
-    const float w = exp2f(parts[p * (dim + 2)] - most);
-    weight[p] = w;
-    sum += w * parts[p * (dim + 2) + 1];
+  if (n_parts > 1) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+      merges = atomicInc(d.counters + t * gridDim.x + blockIdx.x, n_parts - 1) == n_parts - 1;
+    __syncthreads();
+    if (!merges) return;
+    __threadfence();
+  } else {
+    __syncthreads();
   }
-  sum = block_sum(sum, room);  // a barrier, too: weights are there
-  if (a.sinks) sum += exp2f(sink - most);
-  const float inverse = __fdiv_rn(1.0f, sum);
-  // Four columns per thread; whole warps, as quantising wants them.
-  const unsigned quads = dim / 4;
-  for (unsigned i = threadIdx.x; i < (quads + 31) / 32 * 32; i += blockDim.x) {
-    float x[4] = {};
-#pragma unroll 4
-    for (size_t p = 0; i < quads && p < n; ++p) {
-      const float w = weight[p];
-      const auto* from = reinterpret_cast<const float2*>(parts + p * (dim + 2) + 2 + 4 * i);
-      const float2 v0 = from[0], v1 = from[1];
-      x[0] = fmaf(w, v0.x, x[0]);
-      x[1] = fmaf(w, v0.y, x[1]);
-      x[2] = fmaf(w, v1.x, x[2]);
-      x[3] = fmaf(w, v1.y, x[3]);
-    }
-#pragma unroll
-    for (unsigned j = 0; i < quads && j < 4; ++j) {
-      x[j] *= inverse;
-      if (a.gate) x[j] *= sigmoid_value(a.gate[t * a.gate_stride + head * a.gate_head + 4 * i + j]);
-      a.out[(t * a.n_heads + head) * dim + 4 * i + j] = x[j];
-    }
-    constexpr unsigned kNowhere = 0xffffffffu;
-    store_quantised(make_float4(x[0], x[1], x[2], x[3]), y, t,
-                    i < quads ? static_cast<unsigned>(head) * quads + i : kNowhere);
-  }
+  merge_rows<kDim>(d, t, head, n_rows, n_parts, room + kWarps * 16 * (kDim + 2));
 }
 
 // -- many tokens of one sequence
@@ -411,9 +499,9 @@ bool flash_can(const Attend& a) {
          (a.key_dim == 64 || a.key_dim == 128 || a.key_dim == 256);
 }
 
-// More than a hundred blocks at four thousand positions; not more than a merge can take in at a million.
+// Some tens of blocks at four thousand positions; not more parts than a merge can take in at a million.
 size_t flash_part(size_t most_positions) {
-  return most_positions <= 16384 ? 128 : most_positions <= 131072 ? 512 : 2048;
+  return most_positions <= 16384 ? 256 : most_positions <= 131072 ? 512 : 2048;
 }
 
 size_t flash_parts(size_t most_positions, size_t window) {
@@ -421,20 +509,20 @@ size_t flash_parts(size_t most_positions, size_t window) {
   return window ? std::min(all, (window + part - 2) / part + 1) : all;
 }
 
-void flash_decode(const Attend& a, size_t most_positions, const Vectors& y, cudaStream_t stream) {
-  const size_t part = flash_part(most_positions), group = a.n_heads / a.n_kv_heads;
+size_t flash_counters(const Attend& a) { return a.n * a.n_kv_heads * ((a.n_heads / a.n_kv_heads + 15) / 16); }
+
+void flash_decode(const PrepareHeads& p, const Attend& a, size_t most_positions, const Vectors& y,
+                  uint32_t* counters, cudaStream_t stream) {
+  if (p.whole) whole_inverse(p, stream);
+  const Decode d{p, a, static_cast<unsigned>(flash_part(most_positions)), y, counters};
   with_dim(a.key_dim, [&](auto dim) {
-    const dim3 grid(static_cast<unsigned>(a.n_kv_heads * ((group + 15) / 16)), static_cast<unsigned>(a.n),
+    const dim3 grid(static_cast<unsigned>(flash_counters(a) / a.n), static_cast<unsigned>(a.n),
                     static_cast<unsigned>(a.n_parts));
-    const size_t room = kWarps * 16 * (dim() + 2) * sizeof(float);
+    const size_t room = decode_floats<dim()>(a.n_parts) * sizeof(float);
     allow_shared(flash_decode_kernel<dim()>, room);
-    launch_overlapped("flash_decode", flash_decode_kernel<dim()>, grid, kWarps * 32, room, stream, a, part);
+    launch_overlapped("flash_decode", flash_decode_kernel<dim()>, grid, kDecodeWarps<dim()> * 32, room,
+                      stream, d);
   });
-  const dim3 heads(static_cast<unsigned>(a.n), static_cast<unsigned>(a.n_heads));
-  const auto threads = static_cast<unsigned>(std::max<size_t>(32, a.value_dim / 4));
-  allow_shared(merge_kernel, a.n_parts * sizeof(float));
-  launch_overlapped("flash_merge", merge_kernel, heads, threads, a.n_parts * sizeof(float), stream, a, part,
-                    y);
 }
 
 void flash_prefill(const Attend& a, size_t position, cudaStream_t stream) {

@@ -6,8 +6,6 @@
 namespace moeflux::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256;
-
 unsigned threads_for(size_t cols) {
   const size_t warps = (cols + 127) / 128;  // four values per thread
   return static_cast<unsigned>(32 * (warps < 1 ? 1 : warps > 16 ? 16 : warps));
@@ -42,15 +40,6 @@ __global__ void rms_norm_kernel(const float* x, size_t x_stride, const uint32_t*
   store_vector(out, t, [&](unsigned i) { return w[i] * (x[i] * inverse); });
 }
 
-__global__ void add_kernel(float* x, const float* y, size_t n) {
-  wait_for_previous();
-  let_next_begin();
-  const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < n) x[i] += y[i];
-}
-
-unsigned blocks(size_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
-
 }  // namespace
 
 void rope_table(const TokenInfo* tokens, size_t n, const float* inv_freq, size_t half, float scale,
@@ -64,10 +53,6 @@ void rms_norm(const float* x, size_t x_stride, const uint32_t* rows, const float
               const Vectors& out, cudaStream_t stream) {
   launch_overlapped("rms_norm", rms_norm_kernel, static_cast<unsigned>(out.n), threads_for(out.cols), 0,
                     stream, x, x_stride, rows, w, eps, out);
-}
-
-void add(float* x, const float* y, size_t n, cudaStream_t stream) {
-  launch_overlapped("add", add_kernel, blocks(n), kThreads, 0, stream, x, y, n);
 }
 
 }  // namespace moeflux::cuda

@@ -18,7 +18,4 @@ void rope_table(const TokenInfo* tokens, size_t n, const float* inv_freq, size_t
 void rms_norm(const float* x, size_t x_stride, const uint32_t* rows, const float* w, float eps,
               const Vectors& out, cudaStream_t stream);
 
-// x[i] += y[i].
-void add(float* x, const float* y, size_t n, cudaStream_t stream);
-
 }  // namespace moeflux::cuda

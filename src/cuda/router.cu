@@ -1,139 +1,26 @@
-#include "cuda/numerics.cuh"
 #include "cuda/overlap.cuh"
-#include "cuda/reduce.cuh"
+#include "cuda/router.cuh"
 #include "cuda/router.h"
 
 namespace moeflux::cuda {
 namespace {
 
-constexpr unsigned kWarp = 32;
-
-struct Rule {
-  RouterRule::Kind kind;
-  unsigned n_experts, top_k, n_groups, top_groups;
-  bool norm;
-  float norm_eps, scaling;
-  const float* bias;
-};
-
-struct Best {
-  float value;
-  unsigned index;
-};
-
-__device__ bool better(Best a, Best b) { return a.value != b.value ? a.value > b.value : a.index < b.index; }
-
-__device__ Best warp_best(Best x) {
-  for (int step = 16; step > 0; step /= 2) {
-    const Best other{__shfl_xor_sync(0xffffffffu, x.value, step),
-                     __shfl_xor_sync(0xffffffffu, x.index, step)};
-    if (better(other, x)) x = other;
-  }
-  return x;
-}
-
-// The best of x[0..n) that is not marked as taken (NaN); every lane gets it.
-__device__ Best best_of(const float* x, unsigned n, unsigned lane) {
-  Best best{-INFINITY, 0xffffffffu};
-  for (unsigned i = lane; i < n; i += kWarp) {
-    const Best mine{x[i], i};
-    if (!isnan(mine.value) && better(mine, best)) best = mine;
-  }
-  return warp_best(best);
-}
-
-__device__ void softmax(float* x, unsigned n, unsigned lane) {
-  float most = -INFINITY, sum = 0;
-  for (unsigned i = lane; i < n; i += kWarp) most = fmaxf(most, x[i]);
-  most = warp_max(most);
-  for (unsigned i = lane; i < n; i += kWarp) sum += x[i] = expf(x[i] - most);
-  sum = warp_sum(sum);
-  for (unsigned i = lane; i < n; i += kWarp) x[i] /= sum;
-  __syncwarp();
-}
-
-// All but the best groups of experts are out of the question. groups: n_groups floats.
-__device__ void keep_best_groups(const Rule& rule, float* choice, float* groups, unsigned lane) {
-  const unsigned size = rule.n_experts / rule.n_groups;
-  for (unsigned g = lane; g < rule.n_groups; g += kWarp) {  // a group's score: the sum of its two best
-    float first = -INFINITY, second = -INFINITY;
-    for (unsigned i = g * size; i < (g + 1) * size; ++i) {
-      const float x = choice[i];
-      if (x > first) {
-        second = first;
-        first = x;
-      } else if (x > second) {
-        second = x;
-      }
-    }
-    groups[g] = size > 1 ? first + second : first;
-  }
-  __syncwarp();
-  for (unsigned i = 0; i < rule.top_groups; ++i) {
-    const Best best = best_of(groups, rule.n_groups, lane);
-    if (lane == 0) groups[best.index] = NAN;
-    __syncwarp();
-  }
-  for (unsigned e = lane; e < rule.n_experts; e += kWarp)
-    if (!isnan(groups[e / size])) choice[e] = -INFINITY;
-  __syncwarp();
-}
-
-__global__ void route_kernel(Rule rule, const float* logits, uint32_t* ids, float* weights) {
+__global__ void route_kernel(DeviceRule rule, const float* logits, uint32_t* ids, float* weights) {
+  extern __shared__ float room[];
   wait_for_previous();
   let_next_begin();
-  extern __shared__ float room[];
-  const unsigned lane = threadIdx.x, n = rule.n_experts;
-  float *score = room, *choice = room + n, *groups = choice + n;
-  logits += size_t{blockIdx.x} * n;
-  ids += size_t{blockIdx.x} * rule.top_k;
-  weights += size_t{blockIdx.x} * rule.top_k;
-  for (unsigned e = lane; e < n; e += kWarp)
-    score[e] = rule.kind == RouterRule::Sigmoid ? sigmoid_value(logits[e]) : logits[e];
-  __syncwarp();
-  if (rule.kind == RouterRule::Softmax) softmax(score, n, lane);
-  for (unsigned e = lane; e < n; e += kWarp) choice[e] = rule.bias ? score[e] + rule.bias[e] : score[e];
-  __syncwarp();
-  if (rule.kind != RouterRule::TopkSoftmax && rule.n_groups > 1) keep_best_groups(rule, choice, groups, lane);
-
-  float sum = 0;
-  for (unsigned k = 0; k < rule.top_k; ++k) {
-    Best best = best_of(choice, n, lane);
-    if (best.index == 0xffffffffu) best.index = 0;  // all are NaN: no choice is right, but none is wild
-    sum += score[best.index];
-    __syncwarp();
-    if (lane == 0) {
-      ids[k] = best.index;
-      weights[k] = score[best.index];
-      choice[best.index] = NAN;
-    }
-    __syncwarp();
-  }
-  if (rule.kind == RouterRule::TopkSoftmax) return softmax(weights, rule.top_k, lane);
-  for (unsigned k = lane; k < rule.top_k; k += kWarp) {
-    float w = weights[k];
-    if (rule.norm) w /= sum + rule.norm_eps;
-    weights[k] = w * rule.scaling;
-  }
+  const size_t t = blockIdx.x;
+  route_token(rule, logits + t * rule.n_experts, room, threadIdx.x, ids + t * rule.top_k,
+              weights + t * rule.top_k);
 }
 
 }  // namespace
 
 void route(const RouterRule& rule, size_t n_experts, const float* logits, size_t n, uint32_t* ids,
            float* weights, cudaStream_t stream) {
-  const Rule r{
-      rule.kind,
-      static_cast<unsigned>(n_experts),
-      static_cast<unsigned>(rule.top_k),
-      static_cast<unsigned>(rule.n_groups),
-      static_cast<unsigned>(rule.top_groups),
-      rule.norm,
-      rule.norm_eps,
-      rule.scaling,
-      rule.kind == RouterRule::TopkSoftmax || rule.score_bias.empty() ? nullptr : rule.score_bias.data()};
-  const size_t room = (2 * n_experts + rule.n_groups) * sizeof(float);
-  launch_overlapped("route", route_kernel, static_cast<unsigned>(n), kWarp, room, stream, r, logits, ids,
-                    weights);
+  launch_overlapped("route", route_kernel, static_cast<unsigned>(n), kWarp,
+                    route_room(n_experts, rule.n_groups) * sizeof(float), stream,
+                    device_rule(rule, n_experts), logits, ids, weights);
 }
 
 }  // namespace moeflux::cuda

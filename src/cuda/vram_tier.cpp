@@ -78,12 +78,6 @@ size_t VramTier::n_slots() const {
   return sum;
 }
 
-uint64_t VramTier::slot_bytes() const {
-  uint64_t sum = 0;
-  for (const auto& [bytes, c] : classes_) sum += bytes * c->slots.size();
-  return sum;
-}
-
 std::byte* VramTier::find(ExpertKey key) const {
   const Layer& l = layer(key.layer);
   const uint32_t slot = l.cls->where[l.first + key.expert];

@@ -24,7 +24,6 @@ class VramTier {
 
   bool holds_all() const { return holds_all_; }  // has a slot for every expert
   size_t n_slots() const;
-  uint64_t slot_bytes() const;
   uint64_t n_loaded() const { return n_loaded_; }
   uint64_t n_experts() const { return n_experts_; }
 

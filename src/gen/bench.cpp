@@ -235,6 +235,7 @@ class Bench {
       }
       result_.decode.push_back(meter.result());
     }
+    result_.tiers = subject->engine().tiers();
   }
 
   void rotating() {

@@ -136,7 +136,10 @@ Engine::Engine(const fs::path& package, const EngineOptions& options)
       weights_(bind_weights(config_, package_.manifest(), resident_)),
       store_(package_, store_options(options, plan_, drive_.settings)),
       backend_(make_backend(options, config_, weights_, resident_, package_.manifest(), plan_)),
-      model_(config_, weights_, *backend_, store_, options.prefetch, options.trace.get()) {}
+      model_(config_, weights_, *backend_, store_, options.prefetch, options.trace.get()) {
+  // Where the GPU has room for all experts, a step needs nothing of the host once they are there.
+  if (plan_.device_bytes && plan_.vram_slot_bytes == plan_.expert_bytes) load_experts();
+}
 
 void Engine::load_experts() { backend_->load_experts(store_); }
 size_t Engine::threads() const { return thread_count(options_); }

@@ -57,6 +57,7 @@ class Engine {
   // Reads all experts now, where there is memory for all of them; otherwise they come as they are needed.
   void load_experts();
   size_t threads() const;
+  std::string tiers() const { return backend_->tiers(); }
   std::unique_ptr<Sequence> make_sequence() { return backend_->make_sequence(plan_.ctx); }
 
   // Evaluates tokens of one sequence, chunk by chunk, and returns the logits of the last `rows` of them.

@@ -7,6 +7,7 @@
 #include "base/buffer.h"
 #include "base/memory.h"
 #include "cpu/worker_pool.h"
+#include "cuda/cuda_backend.h"
 
 namespace moeflux {
 namespace {
@@ -61,5 +62,7 @@ MachineLimits measure_machine(const Ops& ops, size_t threads) {
   m.region_us = seconds_since(start) * 1e6 / kRegions;
   return m;
 }
+
+double device_memory_bytes_per_s() { return measure_cuda_memory(); }
 
 }  // namespace moeflux

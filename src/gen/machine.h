@@ -16,6 +16,7 @@ struct MachineLimits {
 };
 
 // Takes about two seconds and 512 MiB per thread, less where half of the available memory is less.
+double device_memory_bytes_per_s();  // of the GPU; throws Error{Device | Unsupported} where there is none
 MachineLimits measure_machine(const Ops& ops, size_t threads);
 
 }  // namespace moeflux

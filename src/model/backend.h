@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/token.h"
@@ -109,6 +110,8 @@ class Backend {
   // Has this expert in memory of its own: nobody will ask the store for it soon.
   virtual bool holds(ExpertKey) const { return false; }
   virtual bool holds_all() const { return false; }
+  // What it has done with experts beside the store, for people; empty: nothing.
+  virtual std::string tiers() const { return {}; }
 };
 
 // Bytes of KV cache and recurrent state of one sequence of `capacity` tokens, and of one attention layer's

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint64_t kProgramBytes = 32u << 20;  // code, tables, stacks
 constexpr uint64_t kDeviceReserve = 1u << 30;  // of a GPU: its driver's own, tables, what rounding takes
+constexpr uint64_t kDriverBytes = 256u << 20;  // of host memory, that a GPU's driver takes
 constexpr uint64_t kPassingBytes = 1u << 30;   // of RAM slots, where all experts are on the GPU
 
 // A panel of vectors as products take it: floats, int8, and the scales of 64 columns.
@@ -47,7 +48,7 @@ void place_on_device(const PlanRequest& r, const Manifest& manifest, MemoryPlan&
 
 void place_experts(const PlanRequest& r, const Manifest& manifest, MemoryPlan& plan) {
   if (r.device_free) place_on_device(r, manifest, plan);
-  const uint64_t fixed = r.device_free ? plan.resident_bytes + kProgramBytes
+  const uint64_t fixed = r.device_free ? plan.resident_bytes + kProgramBytes + kDriverBytes
                                        : plan.resident_bytes + plan.kv_bytes + plan.overhead_bytes;
   const uint64_t limit = std::min(r.available, r.max_memory.value_or(UINT64_MAX));
   const uint64_t least = ExpertStore::least_budget(manifest);

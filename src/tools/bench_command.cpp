@@ -79,7 +79,9 @@ void print_json(const Options& o, const std::vector<BudgetResult>& all) {
 BenchLimits measure_limits(const Options& o, const Package& package, const BenchResult& result) {
   BenchLimits limits;
   if (result.read_experts()) limits.drive = drive_bytes_per_s(package, result.reads);
-  if (!result.decode.empty()) limits.memory = machine_limits(o, result.threads).memory_bytes_per_s;
+  if (!result.decode.empty())
+    limits.memory = result.plan.device_bytes ? device_memory_bytes_per_s()
+                                             : machine_limits(o, result.threads).memory_bytes_per_s;
   return limits;
 }
 

@@ -97,6 +97,12 @@ void print_budget(const BudgetResult& b) {
   fmt::print("{} of {} of experts in RAM ({}); loaded in {:.2f} s; planned memory {}\n",
              format_bytes(p.ram_slot_bytes), format_bytes(p.expert_bytes), b.budget, r.load_s,
              format_bytes(p.host_bytes));
+  if (p.device_bytes)
+    fmt::print("{} of experts on the GPU ({:.0f} %); {} of its memory planned\n",
+               format_bytes(p.vram_slot_bytes),
+               100 * static_cast<double>(p.vram_slot_bytes) /
+                   static_cast<double>(std::max<uint64_t>(p.expert_bytes, 1)),
+               format_bytes(p.device_bytes));
   if (r.warmup_tokens)
     fmt::print("warm-up  {} tokens; the slots were {}full\n", r.warmup_tokens,
                r.slots_filled ? "" : "not yet ");
@@ -106,15 +112,17 @@ void print_budget(const BudgetResult& b) {
     const double bandwidth = d.rate.median * r.token_bytes(d);
     print_rate("decode", d, fmt::format("; {:.1f} GB/s", in_gb(bandwidth)));
     if (r.in_memory) {
-      fmt::print("         {:.0f} % of the {:.1f} GB/s that {} threads can read\n",
-                 100 * bandwidth / limits.memory, in_gb(limits.memory), r.threads);
+      fmt::print("         {:.0f} % of the {:.1f} GB/s that {} can read\n", 100 * bandwidth / limits.memory,
+                 in_gb(limits.memory), p.device_bytes ? "the GPU" : fmt::format("{} threads", r.threads));
     } else {
       print_store(d, limits);
       print_limit(r, d, limits);
     }
   }
+  if (!r.tiers.empty()) fmt::print("tiers    {}\n", r.tiers);
   if (limits.memory > 0)
-    fmt::print("memory   {:.1f} GB/s with {} threads\n", in_gb(limits.memory), r.threads);
+    fmt::print("memory   {:.1f} GB/s {}\n", in_gb(limits.memory),
+               p.device_bytes ? "of the GPU, read and written" : fmt::format("with {} threads", r.threads));
   if (limits.drive > 0)
     fmt::print("drive    {:.2f} GB/s, random experts, {}\n", in_gb(limits.drive), to_string(r.reads));
   fmt::print("peak memory {}, {:.1f} % of the plan{}\n", format_bytes(r.peak_bytes),
