@@ -257,12 +257,16 @@ TEST(RunText, ThoughtsGoToStderrAndGrammarsBeginAfterThem) {
   EXPECT_EQ(answer["text"], "");
   EXPECT_NE(answer["reasoning"], "");
   auto r = run_program(run_args(thinking));
-  EXPECT_EQ(r.out, "\n");
+  EXPECT_EQ(r.out, "");
   EXPECT_NE(r.err.find(answer["reasoning"].get<std::string>()), std::string::npos) << r.err;
   std::vector<std::string> args = thinking;
-  args.push_back("--hide-reasoning");
+  args.insert(args.end(), {"--reasoning", "hide"});
   r = run_program(run_args(args));
   EXPECT_EQ(r.err.find(answer["reasoning"].get<std::string>()), std::string::npos) << r.err;
+  args.back() = "fold";
+  r = run_program(run_args(args));
+  EXPECT_EQ(r.err.find(answer["reasoning"].get<std::string>()), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("[thought for "), std::string::npos) << r.err;
   args = thinking;
   args.insert(args.end(), {"--grammar", temp / "grammar"});
   EXPECT_EQ(json_of(args)["tokens"], answer["tokens"]);  // the thought is free

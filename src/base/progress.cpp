@@ -1,12 +1,12 @@
 #include "base/progress.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 
 #include <fmt/core.h>
+#include "base/terminal.h"
 #include "base/text.h"
 
 namespace moeflux {
@@ -26,7 +26,7 @@ Progress::Progress(std::string what, uint64_t total, Unit unit)
     : what_(std::move(what)),
       total_(std::max<uint64_t>(total, 1)),
       unit_(unit),
-      terminal_(isatty(STDERR_FILENO)),
+      terminal_(is_capable_terminal(STDERR_FILENO)),
       start_(Clock::now()),
       last_draw_(start_) {}
 
@@ -49,8 +49,7 @@ void Progress::draw(Clock::time_point now, uint64_t done) {
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total_));
   const double rate = static_cast<double>(done) / seconds;
-  winsize size{};
-  const int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
+  const int columns = terminal_columns(STDERR_FILENO);
   const auto amount = [&](uint64_t n) {
     return unit_ == Unit::Bytes ? format_bytes(n) : fmt::format("{} tokens", n);
   };

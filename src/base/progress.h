@@ -1,6 +1,6 @@
 // A progress bar with rate and time left, on stderr, for everything that takes longer than a second. It
-// prints nothing when stderr is not a terminal, and nothing during the first second. add() may be called by
-// any thread.
+// prints nothing when stderr is no terminal that can redraw a line, and nothing during the first second.
+// add() may be called by any thread.
 #pragma once
 
 #include <atomic>

@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
       "  moeflux convert Qwen3-30B-A3B/ qwen3-30b.moe     make a package (4-bit experts)\n"
       "  moeflux plan qwen3-30b.moe --ram 6GiB            what goes where, bytes per token\n"
       "  moeflux run qwen3-30b.moe 'Once upon a time'     continue a text\n"
-      "  moeflux run qwen3-30b.moe --chat 'Who are you?'  ask a question\n"
+      "  moeflux chat qwen3-30b.moe                       talk with it\n"
       "\n"
       "`moeflux COMMAND --help` explains each command. Exit codes: 0 success, 1 failure, 2 wrong usage.",
       "moeflux"};
@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
   add_inspect_command(app);
   add_plan_command(app);
   add_run_command(app);
+  add_chat_command(app);
   add_perplexity_command(app);
   add_bench_command(app);
   add_cache_sim_command(app);

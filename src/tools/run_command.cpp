@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "base/text.h"
+#include "tools/answer_view.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/standard_streams.h"
@@ -22,7 +23,8 @@ struct Options {
   std::string package;
   std::optional<std::string> prompt, file, tokens, routing_log;
   std::optional<uint64_t> logprobs;
-  bool chat = false, special = false, hide_reasoning = false, json = false, stats = false;
+  Reasoning reasoning = Reasoning::Show;
+  bool chat = false, special = false, json = false, stats = false;
   TextArguments text;
   EngineArguments engine;
 };
@@ -206,61 +208,12 @@ TextPrompt make_prompt(const Options& o, const TextModel& model, const std::stri
   return {encode_chat(model.tokenizer(), rendered), rendered.text};
 }
 
-// Shows an answer as it comes: its text on stdout, thoughts on stderr, dimmed where that is a terminal.
-class Output {
- public:
-  Output(const Options& o, const TextModel& model, const TextPrompt& prompt) : o_(o) {
-    if (o.chat)
-      parser_.emplace(AnswerOptions{.format = model.chat_template().answer_format(),
-                                    .starts_in_thought = ends_in_thought(prompt.text)});
-  }
-
-  void text(std::string_view piece) {
-    if (!parser_) return add({AnswerEvent::Kind::Text, std::string(piece), ""});
-    for (const AnswerEvent& event : parser_->feed(piece)) add(event);
-  }
-  void finish() {
-    if (parser_)
-      for (const AnswerEvent& event : parser_->finish()) add(event);
-    end_thought();
-    if (o_.json) return;
-    for (const OrderedJson& call : answer_.tool_calls) write_line(call["function"].dump());
-    if (!answer_.text.ends_with('\n') && at_line_start_ == false) write_out("\n");
-    std::fflush(stdout);
-  }
-  const Answer& answer() const { return answer_; }
-
- private:
-  void add(const AnswerEvent& event) {
-    answer_.add(event);
-    if (o_.json) return;
-    if (event.kind == AnswerEvent::Kind::Reasoning && !o_.hide_reasoning) {
-      if (!in_thought_ && dim_) std::fputs("\033[2m", stderr);
-      in_thought_ = true;
-      std::fputs(event.text.c_str(), stderr);
-    }
-    if (event.kind != AnswerEvent::Kind::Text || event.text.empty()) return;
-    end_thought();
-    write_out(event.text);
-    std::fflush(stdout);
-    at_line_start_ = event.text.ends_with('\n');
-  }
-  void end_thought() {
-    if (!in_thought_) return;
-    in_thought_ = false;
-    std::fputs(dim_ ? "\033[0m\n\n" : "\n\n", stderr);
-  }
-  void write_line(const std::string& line) {
-    write_out((at_line_start_ ? "" : "\n") + line + "\n");
-    at_line_start_ = true;
-  }
-
-  const Options& o_;
-  const bool dim_ = isatty(STDERR_FILENO);
-  std::optional<AnswerParser> parser_;
-  Answer answer_;
-  bool in_thought_ = false, at_line_start_ = false;
-};
+std::optional<AnswerOptions> answer_options(const Options& o, const TextModel& model,
+                                            const TextPrompt& prompt) {
+  if (!o.chat) return {};
+  return AnswerOptions{.format = model.chat_template().answer_format(),
+                       .starts_in_thought = ends_in_thought(prompt.text)};
+}
 
 std::string describe_end(const TextResult& result, const TextSession& session, const TextSettings& settings) {
   if (result.generated.finish == FinishReason::Cancelled) return "; stopped by Ctrl-C";
@@ -286,6 +239,7 @@ void run_text(const Options& o) {
   const std::string text = prompt_text(o);
   const auto grammar = o.text.load_grammar();
   const TextModel model(o.package);
+  if (o.chat) check_grammar(model, grammar.get());
   TextSettings settings = default_settings(model);
   o.text.settings.apply(settings);
   const uint64_t seed = settings.seed.value_or(random_seed());
@@ -293,9 +247,6 @@ void run_text(const Options& o) {
   const TextPrompt prompt = make_prompt(o, model, text);
   request.grammar = grammar;
   request.grammar_after_thought = o.chat && ends_in_thought(prompt.text);
-  if (grammar && o.chat && model.chat_template().answer_format() == AnswerFormat::Harmony)
-    fail(Errc::Unsupported, "{}: its answers come in channels, to which a grammar cannot be applied yet",
-         o.package);
   request.generate.sampler.logprobs = o.logprobs;
 
   const auto engine = open_engine(o);
@@ -310,11 +261,11 @@ void run_text(const Options& o) {
     progress->add(done - std::exchange(n_read, done));
     return !interrupt.pending();
   };
-  Output output(o, model, prompt);
+  AnswerView view(answer_options(o, model, prompt), o.reasoning, o.json);
   Json logprobs = Json::array();
   const TextResult result = session.generate(prompt, request, [&](const TextPiece& piece) {
     progress.reset();
-    output.text(piece.text);
+    view.token(piece.text);
     if (piece.sample) {
       report.token();
       if (piece.sample->logprobs) {
@@ -326,8 +277,8 @@ void run_text(const Options& o) {
     return interrupt.pending() ? Next::Cancel : Next::Continue;
   });
   progress.reset();
-  output.finish();
-  Json answer = o.json ? answer_json(o, output.answer(), result, seed) : Json::object();
+  view.finish();
+  Json answer = o.json ? answer_json(o, view.answer(), result, seed) : Json::object();
   if (o.logprobs) answer["logprobs"] = logprobs;
   report.finish(result.times, std::move(answer),
                 describe_end(result, session, settings) +
@@ -366,8 +317,7 @@ void add_run_command(CLI::App& app) {
       ->type_name("IDS");
   cmd->add_flag("--chat", o->chat, "The prompt is a message: use the model's chat template");
   cmd->add_flag("--special", o->special, "Recognise markers such as <|im_start|> in the prompt");
-  cmd->add_flag("--hide-reasoning", o->hide_reasoning,
-                "With --chat: do not show the model's thoughts on stderr");
+  add_reasoning_option(*cmd, o->reasoning);
   add_text_options(*cmd, o->text);
   add_engine_options(*cmd, o->engine);
   add_routing_log_option(*cmd, o->routing_log);

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/error.h"
@@ -84,40 +85,29 @@ void add_text_options(CLI::App& app, TextArguments& into) {
   refuse_media(app);
 }
 
+void add_reasoning_option(CLI::App& app, Reasoning& into) {
+  app.add_option_function<std::string>(
+         "--reasoning",
+         [&into](const std::string& name) {
+           const auto& names = reasoning_names();
+           into = static_cast<Reasoning>(std::ranges::find(names, name) - names.begin());
+         },
+         "The model's thoughts: show, fold (to one line) or hide (default: show)")
+      ->check(CLI::IsMember(reasoning_names()))
+      ->type_name("HOW");
+}
+
+void check_grammar(const TextModel& model, const Grammar* grammar) {
+  if (grammar && model.chat_template().answer_format() == AnswerFormat::Harmony)
+    fail(Errc::Unsupported, "{}: its answers come in channels, to which a grammar cannot be applied",
+         model.folder().string());
+}
+
 std::string readable_text(std::string text, const std::string& where) {
   const size_t good = well_formed_bytes(text);
   if (good == text.size()) return text;
   fmt::print(stderr, "{} is not UTF-8 at byte {}; such bytes are read as U+FFFD\n", where, good);
   return replace_ill_formed(text);
-}
-
-void Answer::add(const AnswerEvent& event) {
-  using Event = AnswerEvent::Kind;
-  switch (event.kind) {
-    case Event::Text:
-      text += event.text;
-      break;
-    case Event::Reasoning:
-      reasoning += event.text;
-      break;
-    case Event::CallBegin:
-      tool_calls.push_back({{"id", event.id.empty() ? fmt::format("call_{}", tool_calls.size()) : event.id},
-                            {"type", "function"},
-                            {"function", {{"name", event.text}, {"arguments", ""}}}});
-      break;
-    case Event::CallArguments:
-      tool_calls.back()["function"]["arguments"] = event.text;
-      break;
-    case Event::CallEnd:
-      break;
-  }
-}
-
-OrderedJson Answer::message() const {
-  OrderedJson message = {{"role", "assistant"}, {"content", text}};
-  if (!reasoning.empty()) message["reasoning_content"] = reasoning;
-  if (!tool_calls.empty()) message["tool_calls"] = tool_calls;
-  return message;
 }
 
 }  // namespace moeflux

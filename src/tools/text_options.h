@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "text/answer_parser.h"
+#include "tools/answer_view.h"
 #include "tools/text_settings.h"
 
 namespace moeflux {
@@ -22,17 +22,12 @@ struct TextArguments {
 };
 
 void add_text_options(CLI::App& app, TextArguments& into);
+void add_reasoning_option(CLI::App& app, Reasoning& into);
+
+// Throws where the model's answers have a form of their own that a grammar does not know.
+void check_grammar(const TextModel& model, const Grammar* grammar);
 
 // Text for a model: what is no UTF-8 becomes U+FFFD, and a line on stderr says so.
 std::string readable_text(std::string text, const std::string& where);
-
-// A model's answer, put together from its events.
-struct Answer {
-  std::string text, reasoning;
-  OrderedJson tool_calls = OrderedJson::array();
-
-  void add(const AnswerEvent& event);
-  OrderedJson message() const;  // as the chat completions API has it
-};
 
 }  // namespace moeflux
