@@ -1,15 +1,10 @@
 #include "support/terminal.h"
 
-#include <fmt/core.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <thread>
-
-#include "support/support.h"
 
 namespace moeflux::test {
 namespace {
@@ -30,16 +25,11 @@ std::string output_of(const std::string& command) {
   return out;
 }
 
-std::string next_socket() {
-  static int n = 0;
-  return fmt::format("moeflux-test-{}-{}", getpid(), n++);
-}
-
 }  // namespace
 
 bool has_tmux() { return std::system("tmux -V >/dev/null 2>&1") == 0; }
 
-Terminal::Terminal(const std::vector<std::string>& args, const std::string& kind) : socket_(next_socket()) {
+Terminal::Terminal(const std::vector<std::string>& args, const std::string& kind) {
   std::string command = "env TERM=" + kind + " LC_ALL=C.UTF-8 " + quoted(MOEFLUX_PROGRAM);
   for (const std::string& arg : args) (command += ' ') += quoted(arg);
   // Ctrl-C reaches all programs of the terminal; the shell must live to tell how ours ended.
@@ -50,7 +40,8 @@ Terminal::Terminal(const std::vector<std::string>& args, const std::string& kind
 Terminal::~Terminal() { tmux({"kill-server"}); }
 
 std::string Terminal::tmux(const std::vector<std::string>& args, const std::string& input) const {
-  std::string command = "LC_ALL=C.UTF-8 tmux -u -f /dev/null -L " + socket_;
+  std::string command = "LC_ALL=C.UTF-8 tmux -u -f /dev/null -S ";
+  command += quoted(folder_ / "socket");
   for (const std::string& arg : args) (command += ' ') += quoted(arg);
   command += " 2>&1";
   if (input.empty()) return output_of(command);

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "support/support.h"
+
 namespace moeflux::test {
 
 bool has_tmux();
@@ -26,7 +28,7 @@ class Terminal {
 
  private:
   std::string tmux(const std::vector<std::string>& args, const std::string& input = "") const;
-  std::string socket_;
+  TempFolder folder_;  // of its socket
 };
 
 }  // namespace moeflux::test
