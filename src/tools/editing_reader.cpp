@@ -150,9 +150,10 @@ class EditingReader : public LineReader {
     el_set(edit, EL_EDITOR, "emacs");
     el_set(edit, EL_SIGNAL, 0);
     el_set(edit, EL_GETCFN, &EditingReader::next_character);
-    el_set(edit, EL_ADDFN, "moeflux-interrupt", "Give the line up", &EditingReader::on_interrupt);
+    // Wide: of narrow names the editor makes copies that it never frees.
+    el_wset(edit, EL_ADDFN, L"moeflux-interrupt", L"Give the line up", &EditingReader::on_interrupt);
     el_set(edit, EL_BIND, "^C", "moeflux-interrupt", nullptr);
-    el_set(edit, EL_ADDFN, "moeflux-line-end", "Put a line end in", &EditingReader::on_line_end);
+    el_wset(edit, EL_ADDFN, L"moeflux-line-end", L"Put a line end in", &EditingReader::on_line_end);
     for (const char* key : {"\033\r", "\033\n"}) el_set(edit, EL_BIND, key, "moeflux-line-end", nullptr);
     for (const auto& [key, action] : kKeys) el_set(edit, EL_BIND, key, action, nullptr);
     el_set(edit, EL_HIST, history, history_.get());
@@ -216,11 +217,11 @@ class EditingReader : public LineReader {
     }
   }
 
-  static unsigned char on_interrupt(EditLine* edit, int) {
+  static unsigned char on_interrupt(EditLine* edit, wint_t) {
     self(edit).interrupted_ = true;
     return CC_NEWLINE;
   }
-  static unsigned char on_line_end(EditLine* edit, int) {
+  static unsigned char on_line_end(EditLine* edit, wint_t) {
     el_insertstr(edit, std::string(kLineEnd).c_str());
     return CC_REFRESH;
   }
