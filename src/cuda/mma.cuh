@@ -1,5 +1,5 @@
-// Products of small bf16 tiles on tensor cores: one warp, 16 x 16 times 16 x 8. Lane l has of A rows l / 4 and
-// l / 4 + 8, of B column l / 4, of C rows as A and columns 2 (l % 4) + {0, 1}.
+// Products of small bf16 tiles on tensor cores: one warp, 16 x 16 times 16 x 8. Lane l has of A rows l / 4
+// and l / 4 + 8, of B column l / 4, of C rows as A and columns 2 (l % 4) + {0, 1}.
 #pragma once
 
 #include <cuda_bf16.h>
