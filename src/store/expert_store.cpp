@@ -30,10 +30,11 @@ struct ExpertStore::Slot {
   State state = State::Free;
   ExpertKey key{};
   ExpertId id = 0;
-  int pins = 0;            // leases, and demands that will hand one out
-  bool guessed = false;    // and not asked for so far
-  bool expected = false;   // guessed, and its time has not passed
-  bool abandoned = false;  // whoever asked has given up; free again once its reads return
+  int pins = 0;                   // leases, and demands that will hand one out
+  bool guessed = false;           // and not asked for so far
+  bool expected = false;          // guessed, and its time has not passed
+  bool abandoned = false;         // whoever asked has given up; free again once its reads return
+  const Demand* owner = nullptr;  // while it loads: the demand that began it, if one did and still waits
   std::optional<std::list<Slot*>::iterator>
       cold;  // where it is in the class's list, unless the policy has it
   Clock::time_point begun;
@@ -79,6 +80,7 @@ ExpertStore::Demand::~Demand() {
   store_.demands_.remove(this);
   for (Slot* slot : ready_) store_.unpin(*slot);
   for (Slot* slot : loading_) {
+    if (slot->owner == this) slot->owner = nullptr;
     store_.unpin(*slot);
     if (slot->pins == 0 && store_.loader_->cancel(slot->tag)) {
       store_.forget(*slot);
@@ -301,6 +303,7 @@ bool ExpertStore::admit(Demand& demand) {
     slot = find_room(*info(key.layer).cls, demand.use_, false);
     if (!slot) return false;
     begin_load(*slot, key, demand.use_, false);
+    slot->owner = &demand;
     ++slot->pins;
     demand.loading_.push_back(slot);
   }
@@ -357,6 +360,7 @@ void ExpertStore::begin_load(Slot& slot, ExpertKey key, Use use, bool guess) {
   slot.key = key;
   slot.id = l.first + static_cast<ExpertId>(key.expert);
   slot.state = Slot::State::Loading;
+  slot.owner = nullptr;
   slot.begun = Clock::now();
   slot.cls->where[slot.id] = &slot;
   if (guess || use == Use::Sweep)
@@ -462,10 +466,14 @@ void ExpertStore::settle(Slot& slot, std::optional<Error> error) {
     if (!std::erase(demand->loading_, &slot)) continue;
     if (!error) {
       demand->ready_.push_back(&slot);
-    } else {
-      demand->error_ = error;
-      unpin(slot);
+      continue;
     }
+    // A load that was begun for someone else, or on a guess, may have met a fault that is over by now.
+    if (slot.owner == demand)
+      demand->error_ = error;
+    else
+      demand->pending_.push_back(slot.key);
+    unpin(slot);
   }
 }
 

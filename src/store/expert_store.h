@@ -5,8 +5,8 @@
 // load of the same expert.
 //
 // A read that fails, ends early, does not return in time or gives bytes with a wrong checksum is an Error at
-// whoever asked for that expert; the store stays usable, and the next demand tries again. What was expected,
-// prefetched or evicted changes time, never results.
+// whoever began to ask for that expert; the store stays usable, and whoever asks next, or has joined that
+// load, tries again. What was expected, prefetched or evicted changes time, never results.
 //
 // All functions may be called by any thread; one Demand or Lease belongs to one thread at a time.
 #pragma once

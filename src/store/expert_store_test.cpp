@@ -160,6 +160,28 @@ TEST_F(ExpertStoreTest, OneFailureLeavesOtherDemandsAlone) {
       Error);
 }
 
+// A request that failed leaves reads behind; the next request must not inherit their failure.
+TEST_F(ExpertStoreTest, AJoinedLoadThatFailsIsReadAgain) {
+  StoreOptions o = with_faults(options(4), {.keep_back = [](const ReadRequest&) { return true; }});
+  o.reads.piece_bytes = 1 << 20;
+  ExpertStore store(package_, o);
+  auto first = std::make_unique<ExpertStore::Demand>(store, std::span(keys_).first(1), Use::Decode);
+  ExpertStore::Demand second(store, std::span(keys_).first(1), Use::Decode);
+  while (queue_->kept_back() == 0) std::this_thread::yield();
+  std::atomic<int> damaged = 0;
+  queue_->set({.damage = [&damaged](const ReadRequest& r) {
+    if (damaged++ == 0) r.into[17] ^= std::byte{4};
+  }});
+  queue_->release();
+  std::vector<ExpertStore::Lease> leases;
+  EXPECT_THROW(first->take(leases), Error);
+  first.reset();
+  ASSERT_TRUE(second.take(leases));
+  EXPECT_TRUE(right(leases.at(0)));
+  EXPECT_EQ(store.stats().reads, 2u);
+  EXPECT_EQ(store.stats().failed, 1u);
+}
+
 TEST_F(ExpertStoreTest, WrongBytesAreRefusedAndNotKept) {
   std::atomic<bool> damage = true;
   ExpertStore store(package_, with_faults(options(3), {.damage = [&damage](const ReadRequest& r) {
