@@ -1,17 +1,13 @@
 // A model's text as it grows: evaluates a prompt, generates text after it, and keeps what has been computed,
-// so that a prompt that goes on from there costs only what is new. Here token ids become text: decoding, stop
-// strings, grammars.
+// so that a prompt that goes on from there costs only what is new.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "gen/generate.h"
 #include "gen/generation_times.h"
-#include "gen/text_model.h"
+#include "gen/text_run.h"
 #include "text/chat_prompt.h"
 
 namespace moeflux {
@@ -21,19 +17,6 @@ struct TextPrompt {
   std::string text = {};   // what they stand for, where a later prompt may begin with it
   bool continued = false;  // the new text goes on inside the prompt's, rather than being one of its own
 };
-
-struct TextRequest {
-  GenerateOptions generate = {};  // the mask is the grammar's
-  std::vector<std::string> stop = {};
-  std::shared_ptr<const Grammar> grammar = {};
-  bool grammar_after_thought = false;  // the prompt ends inside a thought, which may hold anything
-};
-
-struct TextPiece {
-  std::string_view text;  // whole characters; often empty
-  const Sample* sample;   // null for text that was held back to the end
-};
-using OnText = std::function<Next(const TextPiece&)>;
 
 struct TextResult {
   Generated generated;
@@ -61,7 +44,6 @@ class TextSession {
   void reset();
 
  private:
-  class Run;
   Engine& engine_;
   const TextModel& model_;
   std::unique_ptr<Sequence> sequence_;

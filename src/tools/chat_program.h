@@ -10,7 +10,7 @@
 #include "tools/answer_view.h"
 #include "tools/interrupt.h"
 #include "tools/line_reader.h"
-#include "tools/text_settings.h"
+#include "tools/setting_options.h"
 
 namespace moeflux {
 

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "base/threads.h"
 #include "convert/convert.h"
+#include "gen/engine_report.h"
 #include "tools/commands.h"
 
 namespace moeflux {
@@ -228,22 +229,7 @@ void plan(const Options& o) {
     fmt::print(stderr, "does not fit here: {} of memory are needed at least, {} are available\n",
                format_bytes(p.host_bytes), format_bytes(available));
   if (o.json) {
-    fmt::print("{}\n", Json{{"context", p.ctx},
-                            {"fits", p.fits},
-                            {"resident_bytes", p.resident_bytes},
-                            {"kv_bytes", p.kv_bytes},
-                            {"overhead_bytes", p.overhead_bytes},
-                            {"expert_bytes", p.expert_bytes},
-                            {"vram_slot_bytes", p.vram_slot_bytes},
-                            {"ram_slot_bytes", p.ram_slot_bytes},
-                            {"ssd_only_bytes", p.ssd_only_bytes},
-                            {"host_bytes", p.host_bytes},
-                            {"token_resident_bytes", p.token_resident_bytes},
-                            {"token_expert_bytes", p.token_expert_bytes},
-                            {"token_missed_bytes", p.token_missed_bytes},
-                            {"parameters", p.params_total},
-                            {"active_parameters", p.params_active}}
-                           .dump(1));
+    fmt::print("{}\n", to_json(p).dump(1));
     return;
   }
   const auto share = [&](uint64_t bytes) {

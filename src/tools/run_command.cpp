@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "base/text.h"
+#include "gen/text_session.h"
 #include "tools/answer_view.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"

@@ -1,6 +1,5 @@
 #include "tools/store_report.h"
 
-#include "base/json.h"
 #include "base/text.h"
 
 namespace moeflux {
@@ -37,35 +36,6 @@ std::string describe_guesses(const Engine& engine) {
 }
 
 }  // namespace
-
-Json to_json(const StoreStats& s) {
-  return {{"hits", s.hits},
-          {"misses", s.misses},
-          {"hit_rate", s.hit_rate()},
-          {"reads", s.reads},
-          {"bytes_read", s.bytes_read},
-          {"stall_seconds", s.stall_s},
-          {"stall_bytes", s.stall_bytes},
-          {"stall_bytes_per_second", s.stall_bytes_per_s()},
-          {"prefetched", s.prefetched},
-          {"prefetch_useful", s.prefetch_useful},
-          {"prefetch_late", s.prefetch_late},
-          {"prefetch_wasted", s.prefetch_wasted},
-          {"failed", s.failed}};
-}
-
-std::string describe_reads(const Engine& engine) {
-  const DriveSpeed& d = engine.drive();
-  ReadSettings s = d.settings;
-  s.queue = std::string(engine.store().queue_name());
-  std::string text = to_string(s);
-  if (const uint64_t bytes = engine.store().registered_bytes())
-    text += fmt::format(", {} of the slots registered", format_bytes(bytes));
-  else if (engine.options().register_memory && engine.store_stats().reads > 0)
-    text += ", no slots registered: this queue or system does not allow it";
-  if (d.bytes_per_s > 0) text += fmt::format("; the drive gives {:.2f} GB/s", d.bytes_per_s / 1e9);
-  return text;
-}
 
 void print_store_table(std::FILE* out, const Engine& engine, const std::vector<StoreWork>& parts) {
   fmt::print(out, "experts: {} of {} in RAM slots ({}); policy {}; reads: {}\n",

@@ -1,12 +1,11 @@
-// What the expert store did, as a table for people and as JSON for programs.
+// What the expert store did, as a table.
 #pragma once
 
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include "base/json_fwd.h"
-#include "gen/engine.h"
+#include "gen/engine_report.h"
 
 namespace moeflux {
 
@@ -17,9 +16,6 @@ struct StoreWork {  // of a part of a run
   StoreStats stats;
 };
 
-Json to_json(const StoreStats& stats);
 void print_store_table(std::FILE* out, const Engine& engine, const std::vector<StoreWork>& parts);
-// One line: how experts are read, and how fast the drive was found to be.
-std::string describe_reads(const Engine& engine);
 
 }  // namespace moeflux

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tools/answer_view.h"
-#include "tools/text_settings.h"
+#include "tools/setting_options.h"
 
 namespace moeflux {
 
