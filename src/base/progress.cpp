@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include <fmt/core.h>
+
 #include "base/terminal.h"
 #include "base/text.h"
 
@@ -22,27 +23,29 @@ std::string format_duration(double seconds) {
 
 }  // namespace
 
-Progress::Progress(std::string what, uint64_t total, Unit unit)
+Progress::Progress(std::string what, uint64_t total, Unit unit, ProgressSink sink)
     : what_(std::move(what)),
       total_(std::max<uint64_t>(total, 1)),
       unit_(unit),
-      terminal_(is_capable_terminal(STDERR_FILENO)),
+      sink_(std::move(sink)),
+      terminal_(!sink_ && is_capable_terminal(STDERR_FILENO)),
       start_(Clock::now()),
       last_draw_(start_) {}
 
 Progress::~Progress() {
+  if (sink_) sink_({what_, done_, total_, unit_, true});
   if (shown_) std::fputs("\r\033[K", stderr);
 }
 
 void Progress::add(uint64_t n) {
   const uint64_t done = done_ += n;
-  if (!terminal_) return;
+  if (!sink_ && !terminal_) return;
   const auto now = Clock::now();
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || now - start_ < std::chrono::seconds(1) || now - last_draw_ < std::chrono::milliseconds(100))
-    return;
+  if (!lock || now - last_draw_ < std::chrono::milliseconds(100)) return;
+  if (terminal_ && now - start_ < std::chrono::seconds(1)) return;
   last_draw_ = now;
-  draw(now, done);
+  sink_ ? sink_({what_, done, total_, unit_, false}) : draw(now, done);
 }
 
 void Progress::draw(Clock::time_point now, uint64_t done) {

@@ -99,7 +99,7 @@ void CudaBackend::load_experts(ExpertStore& store) {
           keys.push_back({l.layer, e});
           bytes += l.record_bytes;
         }
-    Progress progress("loading experts to the GPU", bytes);
+    Progress progress("loading experts to the GPU", bytes, store.progress());
     ExpertStore::Demand demand(store, keys, ExpertStore::Use::Sweep);
     std::vector<ExpertStore::Lease> leases;
     while (demand.take(leases, kPortion)) {

@@ -70,6 +70,7 @@ PlanRequest plan_request(const EngineOptions& o, const Manifest& manifest) {
           .vram = vram,
           .device_free = device_free,
           .ctx = o.ctx,
+          .sequences = o.sequences,
           .max_memory = o.max_memory,
           .available = available_memory(),
           .chunk = o.chunk,
@@ -86,6 +87,7 @@ StoreOptions store_options(const EngineOptions& o, const MemoryPlan& plan, const
           .register_memory = o.register_memory,
           .read_timeout = o.read_timeout,
           .trace = o.trace.get(),
+          .progress = o.progress,
           .wrap_queue = o.wrap_queue};
 }
 
@@ -115,13 +117,13 @@ EngineOptions on_backend(EngineOptions options, const std::string& backend) {
   return options;
 }
 
-std::string best_backend() {
+std::string best_backend(const LogSink& log) {
   if (!built_with_cuda()) return "cpu";
   try {
     cuda_device();
     return "cuda";
   } catch (const Error& e) {
-    fmt::print(stderr, "computing on the CPU: {}\n", e.what());
+    if (log) log(LogLevel::Warning, fmt::format("computing on the CPU: {}", e.what()));
     return "cpu";
   }
 }
@@ -132,7 +134,7 @@ Engine::Engine(const fs::path& package, const EngineOptions& options)
       config_(matched_config(package_)),
       plan_(make_plan(config_, package_.manifest(), plan_request(options, package_.manifest()))),
       drive_(probe_drive(package_.record_files(), options.reads)),
-      resident_(package_, thread_count(options)),
+      resident_(package_, thread_count(options), options.progress),
       weights_(bind_weights(config_, package_.manifest(), resident_)),
       store_(package_, store_options(options, plan_, drive_.settings)),
       backend_(make_backend(options, config_, weights_, resident_, package_.manifest(), plan_)),

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
+#include "base/progress.h"
 #include "model/model.h"
 #include "model/plan.h"
 
@@ -17,6 +19,7 @@ struct EngineOptions {
   std::optional<uint64_t> vram = {};      // bytes of expert slots on the GPU; absent: what is available
   std::optional<double> vram_share = {};  // in place of vram: of all experts
   uint64_t ctx = 0;
+  uint64_t sequences = 1;          // whole contexts that the plan leaves room for
   uint64_t chunk = kDefaultChunk;  // tokens of a prefill step
   uint64_t logit_rows = 1;         // rows of logits that are held at once: the plan leaves room for them
   size_t threads = 0;              // 0: one per core
@@ -29,6 +32,7 @@ struct EngineOptions {
   std::chrono::milliseconds read_timeout{30'000};
   bool register_memory = true;
   PrefetchOptions prefetch = {};
+  ProgressSink progress = {};         // of loading; empty: a bar on stderr
   std::shared_ptr<Trace> trace = {};  // shared: it is written after the engine's last thread is gone
   decltype(StoreOptions::wrap_queue) wrap_queue = {};  // for tests
 };
@@ -36,8 +40,8 @@ struct EngineOptions {
 std::vector<std::string> backend_names();  // that there are, whether they can run here or not
 // Those that can run on this machine.
 std::vector<std::string> runnable_backends();
-// The fastest that can run here; says on stderr why it is not a GPU, where the program could use one.
-std::string best_backend();
+// The fastest that can run here; says why it is not a GPU, where the program could use one.
+std::string best_backend(const LogSink& log);
 // The same on another backend; what only the first one has is left out.
 EngineOptions on_backend(EngineOptions options, const std::string& backend);
 std::vector<std::string> isa_names();  // "auto", and those that this processor can run, best first
@@ -63,6 +67,8 @@ class Engine {
   // Evaluates tokens of one sequence, chunk by chunk, and returns the logits of the last `rows` of them.
   std::vector<float> eval(Sequence& sequence, std::span<const Token> tokens, size_t rows = 1,
                           const Tap& tap = {});
+  // One step: tokens of several sequences, at most options().chunk together.
+  void step(const Batch& batch, std::span<float> logits) { model_.forward(batch, logits); }
 
   // Greedy continuation: n tokens, ties to the lower id.
   std::vector<Token> generate_greedy(Sequence& sequence, std::span<const Token> prompt, size_t n,

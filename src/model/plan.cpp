@@ -130,7 +130,7 @@ MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const P
     plan.class_bytes[static_cast<size_t>(classes.at(t.tensor.name))] += t.tensor.bytes;
   plan.class_bytes[static_cast<size_t>(TensorClass::Expert)] = plan.expert_bytes;
   plan.resident_bytes = manifest.resident_bytes();
-  plan.kv_bytes = sequence_bytes(model, plan.ctx, r.kv);
+  plan.kv_bytes = checked_mul(sequence_bytes(model, plan.ctx, r.kv), r.sequences, "KV cache");
   plan.overhead_bytes =
       step_bytes(model, std::min(r.chunk, plan.ctx), std::min(r.logit_rows, plan.ctx), r.threads) +
       kProgramBytes;

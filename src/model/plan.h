@@ -17,6 +17,7 @@ struct PlanRequest {
   std::optional<uint64_t> ram, vram;         // bytes of expert slots; absent: what is available
   std::optional<uint64_t> device_free = {};  // memory of a GPU that computes, in place of the processor
   uint64_t ctx = 0;                          // 0: the model's own, at most kDefaultContext
+  uint64_t sequences = 1;                    // of that many tokens each
   std::optional<uint64_t> max_memory;        // cap on the host total
   uint64_t available = 0;                    // memory that can be had
   uint64_t chunk = kDefaultChunk;            // tokens of a prefill step

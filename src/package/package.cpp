@@ -5,7 +5,6 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/json.h"
-#include "base/progress.h"
 #include "base/threads.h"
 #include "package/safetensors.h"
 
@@ -127,7 +126,7 @@ void Package::read_resident(const ResidentTensor& r, std::span<std::byte> into) 
          to_hex(r.xxh3));
 }
 
-ResidentWeights::ResidentWeights(const Package& package, size_t threads)
+ResidentWeights::ResidentWeights(const Package& package, size_t threads, const ProgressSink& sink)
     : buffer_(package.manifest().resident_bytes()) {
   const auto& tensors = package.manifest().resident;
   std::vector<size_t> offsets;
@@ -137,7 +136,7 @@ ResidentWeights::ResidentWeights(const Package& package, size_t threads)
     offset_[r.tensor.name] = at;
     at += align_up(r.tensor.bytes, kTensorAlignment);
   }
-  Progress progress("loading", buffer_.size());
+  Progress progress("loading", buffer_.size(), sink);
   parallel_for(tensors.size(), threads, [&](size_t i) {
     package.read_resident(tensors[i], buffer_.bytes().subspan(offsets[i], tensors[i].tensor.bytes));
     progress.add(tensors[i].tensor.bytes);

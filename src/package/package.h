@@ -10,6 +10,7 @@
 #include "base/buffer.h"
 #include "base/error.h"
 #include "base/json_fwd.h"
+#include "base/progress.h"
 #include "io/drive.h"
 #include "package/manifest.h"
 
@@ -61,7 +62,7 @@ class Package {
 // All resident tensors of a package in one buffer.
 class ResidentWeights {
  public:
-  explicit ResidentWeights(const Package& package, size_t threads);
+  ResidentWeights(const Package& package, size_t threads, const ProgressSink& progress = {});
 
   const std::byte* find(const std::string& name) const;  // null where there is none
   uint64_t bytes() const { return buffer_.size(); }

@@ -234,7 +234,7 @@ void ExpertStore::load_all() {
   for (const auto& [index, l] : layers_)
     for (uint64_t e = 0; e < l.layer->n_experts(); ++e, bytes += l.layer->record_bytes)
       keys.push_back({index, e});
-  Progress progress("loading experts", bytes);
+  Progress progress("loading experts", bytes, options_.progress);
   Demand demand(*this, keys, Use::Decode);
   std::vector<Lease> leases;
   while (demand.take(leases)) {

@@ -20,6 +20,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/progress.h"
 #include "base/trace.h"
 #include "package/package.h"
 #include "store/loader.h"
@@ -45,6 +46,7 @@ struct StoreOptions {
   bool register_memory = true;  // with the kernel, where it allows it: reads then cost less
   std::chrono::milliseconds read_timeout{30'000};
   Trace* trace = nullptr;
+  ProgressSink progress = {};
   // Tests put a queue that misbehaves before the real one.
   std::function<std::unique_ptr<ReadQueue>(std::unique_ptr<ReadQueue>)> wrap_queue = {};
 };
@@ -101,6 +103,7 @@ class ExpertStore {
   ~ExpertStore();
 
   const ExpertLayer& layer(uint64_t layer) const;
+  const ProgressSink& progress() const { return options_.progress; }  // of everything that loads experts
   Lease lease(ExpertKey key);  // one expert for decoding, waiting for it
   // These will probably be wanted next: read them while the drive has nothing better to do. Takes the place
   // of what was expected before; of that, whatever has not been begun is dropped.

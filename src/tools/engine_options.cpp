@@ -39,7 +39,10 @@ void parse_vram(const std::string& text, EngineArguments& into) {
 
 }  // namespace
 
-std::string backend_from_string(const std::string& text) { return text == "auto" ? best_backend() : text; }
+std::string backend_from_string(const std::string& text) {
+  const auto say = [](LogLevel, std::string_view line) { fmt::print(stderr, "{}\n", line); };
+  return text == "auto" ? best_backend(say) : text;
+}
 
 EngineOptions EngineArguments::options() const {
   if (read_piece && (*read_piece < kLeastPiece || *read_piece > kMostPiece))
