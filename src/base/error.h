@@ -11,7 +11,18 @@
 
 namespace moeflux {
 
-enum class Errc { NotFound, Exists, Corrupt, Unsupported, InvalidArgument, Io, NoSpace, OutOfMemory, Device };
+enum class Errc {
+  NotFound,
+  Exists,
+  Corrupt,
+  Unsupported,
+  InvalidArgument,
+  Io,
+  NoSpace,
+  OutOfMemory,
+  Device,
+  Busy
+};
 
 struct Error : std::runtime_error {
   Error(Errc c, const std::string& what) : std::runtime_error(what), code(c) {}
