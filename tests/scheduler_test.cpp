@@ -78,8 +78,9 @@ TEST_P(SchedulerThreads, TextsTogetherAreTheTextsAlone) {
 
 TEST_P(SchedulerThreads, CancelEndsATextAtAnyMomentAndNoOther) {
   Engine engine(package, small_engine());
+  const TextJob stays = job("a text that goes on", model, 60, 1);
+  const std::string alone = TextSession(engine, model).generate(stays.prompt, stays.request).text;
   Scheduler scheduler(engine, model, {.parallel = 2});
-  TextJob stays = job("a text that goes on", model, 60, 1);
   auto kept = run(scheduler, stays);
   for (const size_t when : {0, 1, 7}) {
     std::atomic<size_t> seen = 0;
@@ -100,7 +101,7 @@ TEST_P(SchedulerThreads, CancelEndsATextAtAnyMomentAndNoOther) {
     EXPECT_LT(o.result.generated.tokens.size(), 200u);
     scheduler.cancel(id);  // once more: nothing
   }
-  EXPECT_EQ(kept.get().result.text, TextSession(engine, model).generate(stays.prompt, stays.request).text);
+  EXPECT_EQ(kept.get().result.text, alone);
 }
 
 TEST_P(SchedulerThreads, RefusesWhatCannotBeServed) {

@@ -165,7 +165,7 @@ void CpuBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertStor
   std::vector<ExpertKey> keys;
   for (uint32_t e = 0; e < moe.n_experts; ++e)
     if (first_pick_[e] < first_pick_[e + 1]) keys.push_back({layer.index, e});
-  s.demand.emplace(store, keys, s.n > kSweepTokens ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode);
+  s.demand.emplace(store, keys, s.batch.sweeps() ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode);
 }
 
 void CpuBackend::complete_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
@@ -183,7 +183,7 @@ void CpuBackend::complete_experts(Step& step, const LayerWeights& layer, ExpertS
   }
   // What is there is computed while the rest is on its way. In a sweep few at a time: their slots are then
   // free for the experts that follow.
-  const size_t most = s.n > kSweepTokens ? kSweepLeases : SIZE_MAX;
+  const size_t most = s.batch.sweeps() ? kSweepLeases : SIZE_MAX;
   while (s.demand->take(leases, most)) {
     for (const ExpertStore::Lease& lease : leases) {
       const uint64_t e = lease.key().expert;

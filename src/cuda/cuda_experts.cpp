@@ -176,7 +176,7 @@ void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertSto
   s.host_ids.assign(chosen_.as<uint32_t>(), chosen_.as<uint32_t>() + n_ids);
   std::vector<bool> wanted(moe.n_experts);
   for (const uint32_t id : s.host_ids) wanted[id] = true;
-  const auto use = s.n > kSweepTokens ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
+  const auto use = s.batch.sweeps() ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
   std::vector<ExpertKey> missing;
   for (uint64_t e = 0; e < moe.n_experts; ++e) {
     if (!wanted[e]) continue;
@@ -264,7 +264,7 @@ void CudaBackend::compute_misses(CudaStep& s, const ExpertWork& work, const Laye
   if (!s.demand) return;
   const ExpertLayer& stored = *manifest_.find_layer(layer.index);
   const uint64_t first = stored.parts.front().offset;  // expert_layout counts from there
-  const auto use = s.n > kSweepTokens ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
+  const auto use = s.batch.sweeps() ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
   std::vector<std::pair<uint32_t, std::byte*>> portion;
   const auto flush = [&] {  // computes what has been copied; its slots may then be filled again
     if (!portion.empty()) {

@@ -45,6 +45,9 @@ EngineOptions sized(const BenchRequest& r) {
   EngineOptions o = r.engine;
   const uint64_t deepest = r.state == CacheState::Rotating ? r.prompt : std::ranges::max(r.depths);
   o.ctx = std::max({o.ctx, deepest + r.generate, r.prompt, uint64_t{1}});
+  o.sequences = o.logit_rows = r.sequences;
+  if (r.sequences > o.chunk)
+    fail(Errc::InvalidArgument, "{} sequences are more than the {} tokens of a step", r.sequences, o.chunk);
   return o;
 }
 
@@ -80,6 +83,8 @@ class TouchCounter {
   uint64_t call_ = 0, bytes_ = 0;
 };
 
+using Sequences = std::vector<std::unique_ptr<Sequence>>;
+
 // One engine, the routes that it is given, and what they touch.
 class Subject {
  public:
@@ -102,13 +107,28 @@ class Subject {
   }
 
   void eval(Sequence& sequence, std::span<const Token> tokens) { engine_.eval(sequence, tokens, 1, tap_); }
-  void eval_one_by_one(Sequence& sequence, std::span<const Token> tokens) {
-    for (const Token& token : tokens) eval(sequence, {&token, 1});
+  // As many steps as there are tokens for each sequence; a step's tokens lie side by side.
+  void decode(const Sequences& sequences, std::span<const Token> tokens) {
+    const size_t n = sequences.size();
+    std::vector<Slice> slices;
+    std::vector<uint32_t> rows;
+    for (size_t i = 0; i < n; ++i) {
+      slices.push_back({sequences[i].get(), i, 1});
+      rows.push_back(static_cast<uint32_t>(i));
+    }
+    std::vector<float> logits(n * engine_.config().n_vocab);
+    for (size_t at = 0; at < tokens.size(); at += n)
+      engine_.step({tokens.subspan(at, n), slices, rows}, logits, tap_);
   }
   std::vector<Token> text(size_t n, uint64_t number) const {
     return random_tokens(n, engine_.config().n_vocab, request_.seed + number);
   }
   std::unique_ptr<Sequence> make_sequence() { return engine_.make_sequence(); }
+  Sequences make_sequences() {
+    Sequences all;
+    while (all.size() < request_.sequences) all.push_back(make_sequence());
+    return all;
+  }
 
   // As many slots as there are have been written once. What a class of slots cannot use of its share, less
   // than one record, stays empty.
@@ -134,9 +154,10 @@ class Subject {
 // Adds up repetitions of one kind of work.
 class Meter {
  public:
-  Meter(uint64_t depth, uint64_t length) {
+  Meter(uint64_t depth, uint64_t length, uint64_t sequences = 1) {
     sum_.depth = depth;
     sum_.length = length;
+    sum_.sequences = sequences;
   }
 
   template <class Work>
@@ -205,11 +226,11 @@ class Bench {
       result_.prefill = meter.result();
     }
     for (const uint64_t depth : decode_depths()) {
-      Meter meter(depth, request_.generate);
+      Meter meter(depth, request_.generate, request_.sequences);
       for (uint64_t r = 0; r < request_.repeat; ++r) {
         const auto subject = make_subject();
-        const auto sequence = sequence_at(*subject, depth);
-        decode(*subject, *sequence, subject->text(request_.generate, 9 + r), meter);
+        const Sequences sequences = sequences_at(*subject, depth);
+        decode(*subject, sequences, new_text(*subject, 9 + r), meter);
       }
       result_.decode.push_back(meter.result());
     }
@@ -225,13 +246,14 @@ class Bench {
     }
     if (request_.generate) fill_slots(*subject);
     for (const uint64_t depth : decode_depths()) {
-      Meter meter(depth, request_.generate);
-      const auto sequence = sequence_at(*subject, depth);
-      const std::vector<Token> tokens = subject->text(request_.generate, 9);
-      const uint64_t parts = std::min(request_.repeat, std::max<uint64_t>(1, tokens.size() / 4));
+      Meter meter(depth, request_.generate, request_.sequences);
+      const Sequences sequences = sequences_at(*subject, depth);
+      const std::vector<Token> tokens = new_text(*subject, 9);
+      const uint64_t steps = request_.generate, n = request_.sequences,
+                     parts = std::min(request_.repeat, std::max<uint64_t>(1, steps / 4));
       for (uint64_t part = 0; part < parts; ++part) {
-        const uint64_t from = part * tokens.size() / parts, to = (part + 1) * tokens.size() / parts;
-        decode(*subject, *sequence, std::span(tokens).subspan(from, to - from), meter);
+        const uint64_t from = part * steps / parts, to = (part + 1) * steps / parts;
+        decode(*subject, sequences, std::span(tokens).subspan(from * n, (to - from) * n), meter);
       }
       result_.decode.push_back(meter.result());
     }
@@ -240,16 +262,19 @@ class Bench {
 
   void rotating() {
     const auto subject = make_subject();
-    Meter warm_up(0, 0), prefills(0, request_.prompt), decodes(request_.prompt, request_.generate);
+    Meter warm_up(0, 0), prefills(0, request_.prompt),
+        decodes(request_.prompt, request_.generate, request_.sequences);
     for (uint64_t r = 0; r <= request_.repeat; ++r) {  // the first one leaves something in the slots
       subject->new_routes(r);
       if (r == 1) result_.slots_filled = subject->slots_filled();
-      const auto sequence = subject->make_sequence();
-      const std::vector<Token> prompt = subject->text(request_.prompt, r);
-      if (!prompt.empty())
-        (r ? prefills : warm_up).measure(*subject, prompt.size(), [&] { subject->eval(*sequence, prompt); });
-      if (request_.generate)
-        decode(*subject, *sequence, subject->text(request_.generate, 1000 + r), r ? decodes : warm_up);
+      const Sequences sequences = subject->make_sequences();
+      for (uint64_t i = 0; request_.prompt && i < sequences.size(); ++i) {
+        const std::vector<Token> prompt = subject->text(request_.prompt, r + 100 * i);
+        (r ? prefills : warm_up).measure(*subject, prompt.size(), [&] {
+          subject->eval(*sequences[i], prompt);
+        });
+      }
+      if (request_.generate) decode(*subject, sequences, new_text(*subject, 1000 + r), r ? decodes : warm_up);
     }
     if (request_.prompt) result_.prefill = prefills.result();
     if (request_.generate) result_.decode.push_back(decodes.result());
@@ -261,18 +286,24 @@ class Bench {
     meter.measure(subject, tokens.size(), [&] { subject.eval(*sequence, tokens); });
   }
 
-  static void decode(Subject& subject, Sequence& sequence, std::span<const Token> tokens, Meter& meter) {
-    meter.measure(subject, tokens.size(), [&] { subject.eval_one_by_one(sequence, tokens); });
+  static void decode(Subject& subject, const Sequences& sequences, std::span<const Token> tokens,
+                     Meter& meter) {
+    meter.measure(subject, tokens.size(), [&] { subject.decode(sequences, tokens); });
+  }
+
+  // For all sequences, step by step.
+  std::vector<Token> new_text(const Subject& subject, uint64_t number) const {
+    return subject.text(request_.generate * request_.sequences, number);
   }
 
   std::vector<uint64_t> decode_depths() const {
     return request_.generate ? request_.depths : std::vector<uint64_t>{};
   }
 
-  static std::unique_ptr<Sequence> sequence_at(Subject& subject, uint64_t depth) {
-    auto sequence = subject.make_sequence();
-    if (depth) subject.eval(*sequence, subject.text(depth, 7));
-    return sequence;
+  static Sequences sequences_at(Subject& subject, uint64_t depth) {
+    Sequences all = subject.make_sequences();
+    for (size_t i = 0; depth && i < all.size(); ++i) subject.eval(*all[i], subject.text(depth, 7 + 100 * i));
+    return all;
   }
 
   // One sequence at a time, as the plan has it.
@@ -305,12 +336,14 @@ double Measured::missed_bytes() const {
 }
 
 double BenchResult::token_bytes(const Measured& decoded) const {
-  const double weights = static_cast<double>(plan.token_resident_bytes) +
-                         decoded.per_token(static_cast<double>(decoded.touched_expert_bytes));
+  const double weights =
+      static_cast<double>(plan.token_resident_bytes) / static_cast<double>(decoded.sequences) +
+      decoded.per_token(static_cast<double>(decoded.touched_expert_bytes));
   if (!decoded.depth) return weights;
   // Attention reads the keys and values of all positions so far.
   const double positions = static_cast<double>(decoded.depth) + static_cast<double>(decoded.length) / 2;
-  return weights + static_cast<double>(plan.kv_bytes) * positions / static_cast<double>(plan.ctx);
+  return weights +
+         static_cast<double>(plan.kv_bytes) * positions / static_cast<double>(plan.ctx * decoded.sequences);
 }
 
 bool BenchResult::read_experts() const {

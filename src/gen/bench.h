@@ -25,6 +25,7 @@ struct BenchRequest {
   uint64_t prompt = 512;               // tokens of a prefill; 0: none
   uint64_t generate = 64;              // decoded tokens; 0: none
   uint64_t repeat = 3;                 // repetitions, or texts in turn
+  uint64_t sequences = 1;              // decoded together, a token of each per step
   std::vector<uint64_t> depths = {0};  // decode after this many tokens; Rotating decodes after its prefill
 };
 
@@ -34,9 +35,10 @@ struct Rate {  // tokens per second of several repetitions
 
 // What was measured of one kind of work, all repetitions together.
 struct Measured {
-  uint64_t depth = 0;   // tokens before
-  uint64_t length = 0;  // tokens of one text
-  uint64_t tokens = 0;  // measured in all
+  uint64_t depth = 0;      // tokens before
+  uint64_t length = 0;     // tokens of one text
+  uint64_t sequences = 1;  // texts at once
+  uint64_t tokens = 0;     // measured in all
   double seconds = 0;
   Rate rate;
   StoreStats store;                   // what the store did meanwhile
@@ -62,7 +64,8 @@ struct BenchResult {
   uint64_t peak_bytes = 0;       // largest resident size
   bool peak_is_own = false;      // of this measurement; otherwise of the process so far
 
-  // Weights, and keys and values of the positions before, that a decoded token touches.
+  // Weights, and keys and values of the positions before, that a decoded token touches: its share of the
+  // step's, where several are decoded together.
   double token_bytes(const Measured& decoded) const;
   bool read_experts() const;  // while something was measured
 };

@@ -68,7 +68,9 @@ class Engine {
   std::vector<float> eval(Sequence& sequence, std::span<const Token> tokens, size_t rows = 1,
                           const Tap& tap = {});
   // One step: tokens of several sequences, at most options().chunk together.
-  void step(const Batch& batch, std::span<float> logits) { model_.forward(batch, logits); }
+  void step(const Batch& batch, std::span<float> logits, const Tap& tap = {}) {
+    model_.forward(batch, logits, tap);
+  }
 
   // Greedy continuation: n tokens, ties to the lower id.
   std::vector<Token> generate_greedy(Sequence& sequence, std::span<const Token> prompt, size_t n,

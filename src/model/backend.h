@@ -52,6 +52,13 @@ struct Batch {
   std::span<const Token> tokens;
   std::span<const Slice> slices;         // together, in order, they cover all tokens
   std::span<const uint32_t> logit_rows;  // the tokens whose logits are wanted
+
+  // It touches nearly all experts for the sake of prompts: keeping them would flush what decoding uses.
+  bool sweeps() const {
+    size_t n = 0;
+    for (const Slice& s : slices) n += s.count > 1 ? s.count : 0;
+    return n > kSweepTokens;
+  }
 };
 
 // A stage's result, row by row, as float. A tap that returns true has changed the values, and the step goes

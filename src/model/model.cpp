@@ -24,7 +24,7 @@ void Model::forward(const Batch& batch, std::span<float> logits, const Tap& tap)
     if (layer.config->sparse) {
       traced("route", at, [&] { backend_.route(*step, layer); });
       backend_.begin_experts(*step, layer, store_);
-      prefetcher_.expect_next(*step, layer, batch.tokens.size());
+      prefetcher_.expect_next(*step, layer, batch);
       traced("experts", at, [&] { backend_.complete_experts(*step, layer, store_); });
     } else {
       traced("mlp", at, [&] { backend_.mlp(*step, layer); });

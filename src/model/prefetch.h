@@ -23,7 +23,7 @@ class Prefetcher {
              const PrefetchOptions& options);
 
   // Between the halves of a layer's experts.
-  void expect_next(Step& step, const LayerWeights& layer, size_t n_tokens);
+  void expect_next(Step& step, const LayerWeights& layer, const Batch& batch);
   void step_done(size_t n_tokens, double seconds);
 
   bool guessing() const;

@@ -34,8 +34,8 @@ struct ExpertKey {
   auto operator<=>(const ExpertKey&) const = default;
 };
 
-// A step of more tokens than this is a sweep: it touches so many experts that keeping them would flush what
-// decoding uses.
+// A step with more tokens of prompts than this is a sweep: it touches so many experts that keeping them would
+// flush what decoding uses.
 inline constexpr size_t kSweepTokens = 32;
 
 struct StoreOptions {

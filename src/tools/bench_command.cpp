@@ -191,6 +191,9 @@ void add_bench_command(CLI::App& app) {
   cmd->add_option("--depth", o->request.depths, "Decode after this many tokens; several, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
+  cmd->add_option("--sequences", o->request.sequences, "Texts that are decoded together")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   cmd->add_option("--repeat", o->request.repeat, "Repetitions, or texts in turn")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

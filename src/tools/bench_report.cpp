@@ -54,6 +54,7 @@ Json to_json(const Measured& m, const BenchLimits& limits) {
   const StoreStats& s = m.store;
   return {{"depth", m.depth},
           {"tokens", m.length},
+          {"sequences", m.sequences},
           {"measured_tokens", m.tokens},
           {"seconds", m.seconds},
           {"tokens_per_second", to_json(m.rate)},
@@ -110,7 +111,8 @@ void print_budget(const BudgetResult& b) {
   if (r.prefill && !r.in_memory) print_store(*r.prefill, limits);
   for (const Measured& d : r.decode) {
     const double bandwidth = d.rate.median * r.token_bytes(d);
-    print_rate("decode", d, fmt::format("; {:.1f} GB/s", in_gb(bandwidth)));
+    const std::string together = d.sequences > 1 ? fmt::format(", {} texts together", d.sequences) : "";
+    print_rate("decode", d, fmt::format("{}; {:.1f} GB/s", together, in_gb(bandwidth)));
     if (r.in_memory) {
       fmt::print("         {:.0f} % of the {:.1f} GB/s that {} can read\n", 100 * bandwidth / limits.memory,
                  in_gb(limits.memory), p.device_bytes ? "the GPU" : fmt::format("{} threads", r.threads));
