@@ -57,12 +57,18 @@ class Engine {
   // Reads all experts now, where there is memory for all of them; otherwise they come as they are needed.
   void load_experts();
   size_t threads() const;
+  KvType kv() const;
   std::string tiers() const { return backend_->tiers(); }
   std::unique_ptr<Sequence> make_sequence() { return backend_->make_sequence(plan_.ctx); }
 
   // Evaluates tokens of one sequence, chunk by chunk, and returns the logits of the last `rows` of them.
   std::vector<float> eval(Sequence& sequence, std::span<const Token> tokens, size_t rows = 1,
                           const Tap& tap = {});
+
+  // One step of several sequences at once; logits: [batch.logit_rows.size(), n_vocab].
+  void eval(const Batch& batch, std::span<float> logits, const Tap& tap = {}) {
+    model_.forward(batch, logits, tap);
+  }
 
   // Greedy continuation: n tokens, ties to the lower id.
   std::vector<Token> generate_greedy(Sequence& sequence, std::span<const Token> prompt, size_t n,
