@@ -65,11 +65,13 @@ void linear(benchmark::State& state, const Ops* ops, MatrixFormat format, bool f
 
 void attend(benchmark::State& state, const Ops* ops, KvType type, size_t queries) {
   constexpr size_t kDim = 128, kLength = 4096;
-  AlignedBuffer keys(kLength * kDim * 4), values(kLength * kDim * 4);
-  std::vector<float> scales(2 * kLength, 0.01f), q(queries * kDim, 0.1f), out(queries * kDim),
-      sums(2 * queries), scratch(attend_scratch(kDim, kDim, queries));
-  const KvHead kv{type,        kLength,       kDim,          kDim,
-                  keys.data(), values.data(), scales.data(), scales.data() + kLength};
+  constexpr size_t kPart = kKvBlock * kDim * 4, kPage = 2 * kPart + 2 * kKvBlock * 4;
+  AlignedBuffer memory(kLength / kKvBlock * kPage);
+  std::vector<std::byte*> pages;
+  for (size_t at = 0; at < memory.size(); at += kPage) pages.push_back(memory.data() + at);
+  std::vector<float> q(queries * kDim, 0.1f), out(queries * kDim), sums(2 * queries),
+      scratch(attend_scratch(kDim, kDim, queries));
+  const KvHead kv{type, kDim, kDim, true, pages.data(), 0, kPart, 2 * kPart, 2 * kPart + kKvBlock * 4};
   std::vector<AttendRow> rows;
   for (size_t r = 0; r < queries; ++r)
     rows.push_back({&q[r * kDim], &out[r * kDim], &sums[2 * r], 0, kLength - 1});

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "convert/convert.h"
-#include "convert/synth.h"
 #include "gen/verify.h"
 #include "support/support.h"
 
@@ -114,14 +113,9 @@ class Variant : public testing::TestWithParam<std::string> {};
 
 TEST_P(Variant, EqualsTheReference) {
   const fs::path source = test::data_folder() / "variants" / GetParam();
-  const test::TempFolder temp;
-  write_synthetic_checkpoint(source, temp / "checkpoint", {});
-  ConvertOptions options;
-  options.width = {Width::Keep, Width::Keep, 64};
-  convert_package(open_source(temp / "checkpoint", temp / "package", false, true), temp / "package", options);
   for (const std::string& backend : runnable_backends())
-    expect_all_pass(
-        verify_golden(temp / "package", with(backend, Precision::Exact), source / "golden.safetensors", 0));
+    expect_all_pass(verify_golden(test::variant_package(GetParam()), with(backend, Precision::Exact),
+                                  source / "golden.safetensors", 0));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Variant, testing::ValuesIn(test::folders_of("variants")),

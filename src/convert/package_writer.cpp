@@ -1,4 +1,3 @@
-#include <sys/file.h>
 
 #include <cerrno>
 
@@ -50,7 +49,7 @@ bool finish_tidying(const fs::path& package) {
 
 PartialLock::PartialLock(const fs::path& package)
     : file_(File::open_write(partial_folder(package) / "lock")) {
-  if (flock(file_.fd(), LOCK_EX | LOCK_NB) != 0)
+  if (!file_.try_lock())
     fail(Errc::Exists, "{}: another process is writing there", partial_folder(package).string());
 }
 

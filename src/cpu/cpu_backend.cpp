@@ -22,6 +22,7 @@ CpuBackend::CpuBackend(const ModelConfig& model, const ModelWeights& weights, co
       w_(weights),
       ops_(*options.ops),
       kv_(options.kv),
+      pages_(std::make_shared<KvPagePool>(CpuSequence::page_bytes(model, options.kv))),
       pool_(options.threads),
       products_(ops_, pool_, options.precision),
       feed_forward_(model, products_) {
@@ -35,7 +36,7 @@ CpuBackend::CpuBackend(const ModelConfig& model, const ModelWeights& weights, co
 }
 
 std::unique_ptr<Sequence> CpuBackend::make_sequence(size_t capacity) {
-  return std::make_unique<CpuSequence>(m_, capacity, kv_);
+  return std::make_unique<CpuSequence>(m_, capacity, kv_, pages_);
 }
 
 bool CpuBackend::tap(const CpuStep& s, std::string_view name, uint64_t layer, float* values, size_t rows,
@@ -54,6 +55,7 @@ std::unique_ptr<Step> CpuBackend::begin(const Batch& batch, const Tap& tap) {
   float *c = rope_.get(2 * s->n * half), *sn = c + s->n * half;
   s->cosine = c;
   s->sine = sn;
+  for (const Slice& slice : batch.slices) run_of(slice).sequence->begin_step(slice.count);
   for (const Slice& slice : batch.slices)
     for (size_t i = 0; i < slice.count; ++i)
       for (size_t f = 0; f < half; ++f) {

@@ -1,5 +1,6 @@
 // How the cpu backend mixes tokens: grouped attention, latent attention and the gated delta net.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "cpu/cpu_stages.h"
@@ -36,13 +37,13 @@ void CpuBackend::rope(const CpuStep& s, size_t token, float* x) const {
 // of them sees and, in end, one past the last.
 size_t CpuBackend::fill_rows(const Queries& q, size_t head, size_t first, size_t n, float* out, float* state,
                              AttendRow* rows, size_t* end) const {
-  const KvHead& kv = q.sequence->kv(q.layer, head);
+  const KvHead kv = q.sequence->kv(q.layer->index, head);
   size_t begin = SIZE_MAX;
   *end = 0;
   for (size_t i = 0; i < n; ++i) {
     const size_t token = (first + i) / q.group, query = head * q.group + (first + i) % q.group;
     const size_t last = q.position + token;
-    const size_t low = q.window && last + 1 > q.window ? last + 1 - q.window : 0;
+    const size_t low = first_visible(*q.layer->config, last);
     rows[i] = {q.q + token * q.q_stride + query * kv.key_dim,
                out ? out + i * kv.value_dim : q.out + (token * q.kv_heads * q.group + query) * kv.value_dim,
                state + 2 * i, low, last};
@@ -54,7 +55,7 @@ size_t CpuBackend::fill_rows(const Queries& q, size_t head, size_t first, size_t
 
 // All parts of these rows one after the other.
 void CpuBackend::attend_parts(const Queries& q, size_t head, size_t first, size_t n, size_t worker) {
-  const KvHead& kv = q.sequence->kv(q.layer, head);
+  const KvHead kv = q.sequence->kv(q.layer->index, head);
   float* part = worker_.get(0) + worker * worker_floats_;
   float* scratch = part + kRows * kv.value_dim;
   float state[2 * kRows], part_state[2 * kRows];
@@ -77,7 +78,7 @@ void CpuBackend::attend_parts(const Queries& q, size_t head, size_t first, size_
 
 // Few rows and a long context: the parts are computed side by side and merged in order.
 void CpuBackend::attend_split(const Queries& q, size_t blocks, size_t parts) {
-  const KvHead& any = q.sequence->kv(q.layer, 0);
+  const KvHead any = q.sequence->kv(q.layer->index, 0);
   const size_t dim = any.value_dim, total = q.count * q.group, rows_each = std::min(kRows, total),
                slot = rows_each * (dim + 2);
   float* sums = parts_.get(q.kv_heads * blocks * parts * slot);
@@ -91,7 +92,7 @@ void CpuBackend::attend_split(const Queries& q, size_t blocks, size_t parts) {
     const size_t from = std::max(p * kPartition, begin / kKvBlock * kKvBlock),
                  to = std::min((p + 1) * kPartition, end);
     float* scratch = worker_.get(0) + worker * worker_floats_ + kRows * dim;
-    ops_.attend(q.sequence->kv(q.layer, head), from, std::max(from, to), m_.attention.scale, rows, n,
+    ops_.attend(q.sequence->kv(q.layer->index, head), from, std::max(from, to), m_.attention.scale, rows, n,
                 scratch);
   };
   pool_.run(q.kv_heads * blocks * parts, work);
@@ -122,7 +123,7 @@ void CpuBackend::attend_split(const Queries& q, size_t blocks, size_t parts) {
 
 void CpuBackend::attend(const Queries& q) {
   const size_t total = q.count * q.group, blocks = (total + kRows - 1) / kRows;
-  const KvHead& kv = q.sequence->kv(q.layer, 0);
+  const KvHead kv = q.sequence->kv(q.layer->index, 0);
   worker_floats_ = kRows * kv.value_dim + attend_scratch(kv.key_dim, kv.value_dim, kRows);
   worker_.get(pool_.size() * worker_floats_);
   const size_t parts = (q.position + q.count + kPartition - 1) / kPartition;
@@ -177,18 +178,23 @@ void CpuBackend::grouped_attention(CpuStep& s, const LayerWeights& layer, const 
   for (const Slice& slice : s.batch.slices) {
     const Run run = run_of(slice);
     // A window's cache holds what one block of queries can see, so longer runs go block by block.
-    const size_t step = layer.config->window ? kKvBlock : run.count;
-    for (size_t at = 0; at < run.count; at += step) {
-      const size_t n = std::min(step, run.count - at), first = run.first + at;
+    for (size_t at = 0, n = 0; at < run.count; at += n) {
+      const size_t position = run.position + at, first = run.first + at;
+      n = run.count - at;
+      if (layer.config->window) n = std::min(n, kKvBlock - position % kKvBlock);
+      run.sequence->write_kv(layer.index, position, n);
       pool_.run(a.n_kv_heads, [&](size_t head, size_t) {
-        const KvHead& kv = run.sequence->kv(layer.index, head);
+        const KvHead kv = run.sequence->kv(layer.index, head);
         for (size_t t = 0; t < n; ++t) {
-          ops_.store_key(kv, run.position + at + t, k + (first + t) * kv_width + head * dim);
-          ops_.store_value(kv, run.position + at + t, v + (first + t) * kv_width + head * dim);
+          ops_.store_key(kv, position + t, k + (first + t) * kv_width + head * dim);
+          ops_.store_value(kv, position + t, v + (first + t) * kv_width + head * dim);
         }
       });
-      attend({run.sequence, layer.index, layer.config->window, a.n_kv_heads, a.n_heads / a.n_kv_heads, n,
-              run.position + at, q + first * q_width, q_width, out + first * q_width, w.sinks});
+      attend({run.sequence, &layer, a.n_kv_heads, a.n_heads / a.n_kv_heads, n, position, q + first * q_width,
+              q_width, out + first * q_width, w.sinks});
+      run.sequence->release_kv(layer.index, position + n);
+      for (const size_t p : run.sequence->copied_at())
+        if (!layer.config->window || p == position + n) run.sequence->copy_kv(layer.index, p);
     }
   }
   pool_.run(s.n, [&](size_t t, size_t) {
@@ -263,12 +269,12 @@ void CpuBackend::latent_attention(CpuStep& s, const LayerWeights& layer, const P
   const Panel context = latent_.make(s.n * heads, a.kv_rank);
   for (const Slice& slice : s.batch.slices) {
     const Run run = run_of(slice);
-    const KvHead& cache = run.sequence->kv(layer.index, 0);
+    run.sequence->write_kv(layer.index, run.position, run.count);
+    const KvHead cache = run.sequence->kv(layer.index, 0);
     for (size_t t = 0; t < run.count; ++t)
       ops_.store_key(cache, run.position + t, kv + (run.first + t) * width);
     attend({run.sequence,
-            layer.index,
-            0,
+            &layer,
             1,
             heads,
             run.count,
@@ -279,6 +285,9 @@ void CpuBackend::latent_attention(CpuStep& s, const LayerWeights& layer, const P
             {}});
   }
   products_.quantise(context);
+  for (const Slice& slice : s.batch.slices)
+    for (CpuSequence* sequence = run_of(slice).sequence; const size_t p : sequence->copied_at())
+      sequence->copy_kv(layer.index, p);
   const Panel mixed = mixed_.make(s.n, heads * a.value_dim);
   jobs.clear();
   for (size_t head = 0; head < heads; ++head)
@@ -333,6 +342,7 @@ void CpuBackend::delta_net(CpuStep& s, const LayerWeights& layer, const Panel& h
   const size_t group = heads / d.n_key_heads, lane = 2 * d.key_dim + group * d.value_dim;
   worker_floats_ = kDeltaBlock * (lane + 2) + delta_scratch(d.value_dim);
   worker_.get(pool_.size() * worker_floats_);
+  for (const Slice& slice : s.batch.slices) run_of(slice).sequence->write_delta(slice.count);
   const size_t n_items = s.batch.slices.size() * d.n_key_heads;
   pool_.run(n_items, [&](size_t item, size_t worker) {
     const Run run = run_of(s.batch.slices[item / d.n_key_heads]);
@@ -345,6 +355,39 @@ void CpuBackend::delta_net(CpuStep& s, const LayerWeights& layer, const Panel& h
   add_to_residual(s, y);
 }
 
+namespace {
+
+// Channels of the convolution that belong to a key head: its q, k and v.
+struct ConvPart {
+  size_t channel, dim;
+};
+std::array<ConvPart, 3> conv_parts(const DeltaConfig& d, size_t key_head) {
+  const size_t group = d.n_value_heads / d.n_key_heads;
+  return {{{key_head * d.key_dim, d.key_dim},
+           {d.key_channels() + key_head * d.key_dim, d.key_dim},
+           {2 * d.key_channels() + key_head * group * d.value_dim, group * d.value_dim}}};
+}
+
+}  // namespace
+
+// The head's part of a copy inside the step: its state, of a block that has just ended, and the convolution's
+// inputs.
+void CpuBackend::copy_delta_head(const Run& run, const LayerWeights& layer, size_t key_head, const float* u,
+                                 size_t position) const {
+  const DeltaConfig& d = m_.delta;
+  CpuSequence& copy = run.sequence->inside_copy(position);
+  const size_t group = d.n_value_heads / d.n_key_heads;
+  for (size_t head = key_head * group; head < (key_head + 1) * group; ++head)
+    std::copy_n(run.sequence->delta(layer.index, head).state, d.key_dim * d.value_dim,
+                copy.delta(layer.index, head).state);
+  for (size_t p = position - std::min(position, copy.conv_rows()); p < position; ++p) {
+    const float* from = p >= run.position ? u + (run.first + p - run.position) * d.conv_channels()
+                                          : run.sequence->conv(layer.index, p);
+    for (const ConvPart& part : conv_parts(d, key_head))
+      std::copy_n(from + part.channel, part.dim, copy.conv(layer.index, p) + part.channel);
+  }
+}
+
 // One key head with its value heads: convolution, delta rule, norm and gate, block by block of positions.
 void CpuBackend::delta_head(const Run& run, const LayerWeights& layer, size_t key_head, size_t worker,
                             const float* u, const float* z, const float* b, const float* a, float* out) {
@@ -354,13 +397,13 @@ void CpuBackend::delta_head(const Run& run, const LayerWeights& layer, size_t ke
   const size_t group = heads / d.n_key_heads, past = d.conv_width - 1;
   const float scale = 1.0f / std::sqrt(static_cast<float>(d.key_dim));
   const std::vector<float>& taps = conv_taps_[layer.index];
-  float* conv = run.sequence->conv(layer.index);
-  struct Part {
-    size_t channel, dim;
+  // Where the convolution's input of position run.position + i - past is.
+  const size_t kept = run.sequence->conv_rows();
+  const auto input = [&](size_t i) {
+    return i >= past ? u + (run.first + i - past) * channels
+                     : run.sequence->conv(layer.index, run.position + kept + i - past);
   };
-  const Part parts[] = {{key_head * d.key_dim, d.key_dim},
-                        {d.key_channels() + key_head * d.key_dim, d.key_dim},
-                        {2 * d.key_channels() + key_head * group * d.value_dim, group * d.value_dim}};
+  const std::array<ConvPart, 3> parts = conv_parts(d, key_head);
   float* q = worker_.get(0) + worker * worker_floats_;  // [kDeltaBlock, dim] each
   float *k = q + kDeltaBlock * d.key_dim, *v = k + kDeltaBlock * d.key_dim,
         *beta = v + kDeltaBlock * group * d.value_dim, *g = beta + kDeltaBlock, *scratch = g + kDeltaBlock;
@@ -371,11 +414,7 @@ void CpuBackend::delta_head(const Run& run, const LayerWeights& layer, size_t ke
     for (size_t t = 0; t < n; ++t)
       for (size_t p = 0; p < 3; ++p) {
         const float* rows[kMostTaps];
-        for (size_t j = 0; j <= past; ++j) {  // row j is the input of position - past + j
-          const size_t from = at + t + j;
-          rows[j] = (from >= past ? u + (run.first + from - past) * channels : conv + from * channels) +
-                    parts[p].channel;
-        }
+        for (size_t j = 0; j <= past; ++j) rows[j] = input(at + t + j) + parts[p].channel;
         ops_.conv_silu(rows, taps.data() + parts[p].channel, channels, d.conv_width, parts[p].dim,
                        mine[p] + t * parts[p].dim);
       }
@@ -400,13 +439,13 @@ void CpuBackend::delta_head(const Run& run, const LayerWeights& layer, size_t ke
       }
     }
     at += n;
+    if (std::ranges::binary_search(run.sequence->copied_at(), run.position + at))
+      copy_delta_head(run, layer, key_head, u, run.position + at);
   }
-  for (const Part& p : parts)  // the last inputs, oldest first
-    for (size_t j = 0; j < past; ++j) {
-      const size_t from = run.count + j;
-      const float* row = from >= past ? u + (run.first + from - past) * channels : conv + from * channels;
-      std::copy_n(row + p.channel, p.dim, conv + j * channels + p.channel);
-    }
+  for (size_t t = run.count - std::min(run.count, kept); t < run.count; ++t) {
+    float* row = run.sequence->conv(layer.index, run.position + t);
+    for (const ConvPart& p : parts) std::copy_n(input(t + past) + p.channel, p.dim, row + p.channel);
+  }
 }
 
 }  // namespace moeflux

@@ -61,11 +61,13 @@ class CpuBackend : public Backend {
   void delta_net(CpuStep& s, const LayerWeights& layer, const Panel& h);
   void delta_head(const Run& run, const LayerWeights& layer, size_t key_head, size_t worker, const float* u,
                   const float* z, const float* b, const float* a, float* out);
+  void copy_delta_head(const Run& run, const LayerWeights& layer, size_t key_head, const float* u,
+                       size_t position) const;
   void rope(const CpuStep& s, size_t token, float* x) const;
 
   struct Queries {  // of one run over one layer's cache
     const CpuSequence* sequence;
-    uint64_t layer, window;
+    const LayerWeights* layer;
     size_t kv_heads, group;  // queries per key/value head and token
     size_t count, position;
     const float* q;  // [count][kv_heads * group][key_dim], rows q_stride apart
@@ -83,6 +85,7 @@ class CpuBackend : public Backend {
   const ModelWeights& w_;
   const Ops& ops_;
   const KvType kv_;
+  const std::shared_ptr<KvPagePool> pages_;
   WorkerPool pool_;
   Products products_;
   FeedForward feed_forward_;

@@ -20,6 +20,9 @@ class KvRows {
  public:
   KvRows(size_t rows, size_t width, bool bf16)
       : rows_(rows), width_(width), bf16_(bf16), data_(rows * width * (bf16 ? 2 : 4)) {}
+  KvRows(const KvRows& o) : KvRows(o.rows_, o.width_, o.bf16_) {
+    std::ranges::copy(o.data_.bytes(), data_.data());
+  }
 
   void store(size_t position, const float* values) {
     const size_t at = position % rows_ * width_;
@@ -37,7 +40,12 @@ class KvRows {
   }
   size_t rows() const { return rows_; }
   size_t width() const { return width_; }
-  uint64_t bytes() const { return data_.size(); }
+  MemoryPart memory() const { return {data_.data(), data_.size()}; }
+  // Values [begin, begin + n) of a position's row, as they are kept.
+  std::span<std::byte> part(size_t position, size_t begin, size_t n) const {
+    const size_t each = bf16_ ? 2 : 4;
+    return data_.bytes().subspan((position % rows_ * width_ + begin) * each, n * each);
+  }
 
  private:
   uint16_t* half() const { return reinterpret_cast<uint16_t*>(data_.data()); }
@@ -62,26 +70,108 @@ struct DeltaState {
             &values[h * kDeltaBlock * d.value_dim],
             &decay[h * kDeltaBlock]};
   }
+  uint64_t bytes() const {
+    return sizeof(float) * (conv.size() + state.size() + keys.size() + values.size() + decay.size());
+  }
   Floats conv;  // [conv_width - 1, channels]: the last raw inputs, oldest first
   Floats state, keys, values, decay;
 };
 
+// All of its memory from the start, and copies that share nothing.
 class ReferenceSequence : public Sequence {
  public:
   ReferenceSequence(const ModelConfig& model, size_t capacity, bool bf16)
-      : Sequence(capacity), bytes_(sequence_bytes(model, capacity, bf16 ? KvType::Bf16 : KvType::F32)) {
+      : Sequence(capacity), model_(model), kv_type_(bf16 ? KvType::Bf16 : KvType::F32) {
     for (const LayerConfig& layer : model.layers) {
       if (layer.mixer == Mixer::DeltaNet) delta_.emplace(kv_.size(), model.delta);
       kv_.emplace_back(layer.mixer == Mixer::DeltaNet ? 0 : kv_rows(layer, capacity), kv_width(model, layer),
                        bf16);
     }
   }
-  uint64_t bytes() const override { return bytes_; }
+  std::vector<MemoryPart> memory() const override {
+    std::vector<MemoryPart> parts;
+    for (const KvRows& kv : kv_) parts.push_back(kv.memory());
+    for (const auto& [layer, state] : delta_) parts.push_back({&state, state.bytes()});
+    return parts;
+  }
+  std::unique_ptr<Sequence> copy() const override {
+    return std::unique_ptr<Sequence>(new ReferenceSequence(*this));
+  }
+  uint64_t state_bytes(Saved what) const override {
+    return saved_bytes(model_, position(), kv_type_, position() % kDeltaBlock, what);
+  }
   KvRows& kv(uint64_t layer) { return kv_[layer]; }
   DeltaState& delta(uint64_t layer) { return delta_.at(layer); }
 
  private:
-  uint64_t bytes_;
+  ReferenceSequence(const ReferenceSequence&) = default;
+
+  // Calls fn(bytes) for every part of a saved state at `position`, in order.
+  template <class Fn>
+  void for_each_part(size_t position, Saved what, Fn fn) {
+    for (size_t i = 0; i < kv_.size(); ++i) {
+      const LayerConfig& layer = model_.layers[i];
+      if (!is_saved(layer, what)) continue;
+      if (layer.mixer == Mixer::DeltaNet) {
+        for_each_part_of(delta_.at(i), position, fn);
+        continue;
+      }
+      const KvShape s = kv_shape(model_, layer);
+      const size_t first = first_visible(layer, position), values = s.heads * s.key_dim;
+      for (size_t h = 0; h < s.heads; ++h) {
+        for (size_t p = first; p < position; ++p) fn(kv_[i].part(p, h * s.key_dim, s.key_dim));
+        for (size_t p = first; s.own_values && p < position; ++p)
+          fn(kv_[i].part(p, values + h * s.value_dim, s.value_dim));
+      }
+    }
+  }
+
+  template <class Fn>
+  void for_each_part_of(DeltaState& state, size_t position, Fn fn) {
+    const auto floats = [&](float* x, size_t n) { fn(std::as_writable_bytes(std::span(x, n))); };
+    const auto n = static_cast<uint32_t>(position % kDeltaBlock);
+    uint32_t block = n;
+    fn(std::as_writable_bytes(std::span(&block, 1)));
+    if (block != n && block != 0)
+      fail(Errc::Corrupt, "a state at position {} with {} tokens of a block", position, block);
+    floats(state.conv.data(), state.conv.size());
+    for (size_t h = 0; h < model_.delta.n_value_heads; ++h) {
+      const DeltaHead head = state.head(model_.delta, h);
+      floats(head.state, head.key_dim * head.value_dim);
+      if (block == 0) clear_block(head);
+      for (size_t t = 0; t < block; ++t)
+        for (size_t i = 0; i < head.key_dim; ++i) floats(head.keys + i * kDeltaBlock + t, 1);
+      floats(head.values, block * head.value_dim);
+      floats(head.decay, block);
+    }
+  }
+  // Tokens without effect, for a state that has its block's in itself.
+  static void clear_block(const DeltaHead& head) {
+    std::fill_n(head.keys, kDeltaBlock * head.key_dim, 0.0f);
+    std::fill_n(head.values, kDeltaBlock * head.value_dim, 0.0f);
+    std::fill_n(head.decay, kDeltaBlock, 0.0f);
+  }
+
+  void save_state(StateSink& sink, Saved what) const override {
+    ReferenceSequence same(*this);  // its parts are handed out for writing too
+    same.for_each_part(position(), what, [&](std::span<const std::byte> bytes) { sink.write(bytes); });
+  }
+  void load_state(StateSource& source, size_t position, Saved what) override {
+    for_each_part(position, what, [&](std::span<std::byte> bytes) { source.read(bytes); });
+    loaded_at_ = position;
+  }
+
+  // Delta nets keep the inputs that their convolution needs next, and no earlier ones.
+  bool can_cut_state(size_t position) const override {
+    if (!delta_.empty() || position < loaded_at_) return false;
+    for (size_t i = 0; i < kv_.size(); ++i)
+      if (!ring_can_cut(model_.layers[i], kv_[i].rows(), furthest(), position)) return false;
+    return true;
+  }
+
+  const ModelConfig& model_;
+  const KvType kv_type_;
+  size_t loaded_at_ = 0;  // a saved state holds only what later tokens need
   std::vector<KvRows> kv_;
   std::map<uint64_t, DeltaState> delta_;
 };

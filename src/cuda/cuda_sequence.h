@@ -1,4 +1,4 @@
-// KV cache and recurrent state of one sequence in device memory.
+// KV cache and recurrent state of one sequence in device memory; a copy shares nothing.
 #pragma once
 
 #include <vector>
@@ -13,12 +13,25 @@ class CudaSequence : public Sequence {
  public:
   // chunk: how many tokens a layer with a window may append before the first of them is attended to.
   CudaSequence(const ModelConfig& model, size_t capacity, KvType type, size_t chunk, cudaStream_t stream);
-  uint64_t bytes() const override { return memory_.size(); }
+  std::vector<MemoryPart> memory() const override { return {{memory_.as<>(), memory_.size()}}; }
+  std::unique_ptr<Sequence> copy() const override;
+  uint64_t state_bytes(Saved what) const override;
 
   const LayerCache* layers() const { return table_.as<LayerCache>(); }  // in device memory
   size_t rows(uint64_t layer) const { return rows_[layer]; }
 
  private:
+  CudaSequence(const CudaSequence& other);
+  void write_table();
+  bool can_cut_state(size_t position) const override;
+  void save_state(StateSink& sink, Saved what) const override;
+  void load_state(StateSource& source, size_t position, Saved what) override;
+
+  const ModelConfig& model_;
+  const KvType type_;
+  const size_t chunk_;
+  size_t loaded_at_ = 0;  // a saved state holds only what later tokens need
+  const cudaStream_t stream_;
   DeviceBuffer memory_, table_;
   std::vector<size_t> rows_;
 };

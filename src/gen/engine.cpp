@@ -145,6 +145,7 @@ Engine::Engine(const fs::path& package, const EngineOptions& options)
 
 void Engine::load_experts() { backend_->load_experts(store_); }
 size_t Engine::threads() const { return thread_count(options_); }
+KvType Engine::kv() const { return kv_type(options_); }
 
 std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> tokens, size_t rows,
                                 const Tap& tap) {

@@ -61,6 +61,7 @@ class Engine {
   // Reads all experts now, where there is memory for all of them; otherwise they come as they are needed.
   void load_experts();
   size_t threads() const;
+  KvType kv() const;
   std::string tiers() const { return backend_->tiers(); }
   std::unique_ptr<Sequence> make_sequence() { return backend_->make_sequence(plan_.ctx); }
 
@@ -69,6 +70,11 @@ class Engine {
                           const Tap& tap = {});
   // One step: tokens of several sequences, at most options().chunk together.
   void step(const Batch& batch, std::span<float> logits, const Tap& tap = {}) {
+    model_.forward(batch, logits, tap);
+  }
+
+  // One step of several sequences at once; logits: [batch.logit_rows.size(), n_vocab].
+  void eval(const Batch& batch, std::span<float> logits, const Tap& tap = {}) {
     model_.forward(batch, logits, tap);
   }
 

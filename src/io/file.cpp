@@ -1,6 +1,7 @@
 #include "io/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -87,6 +88,12 @@ void File::start_writeback(uint64_t offset, uint64_t bytes) const {
 
 void File::sync() const {
   if (fdatasync(fd()) != 0) fail_errno(errno, fmt::format("{}: sync", path_.string()));
+}
+
+bool File::try_lock() const {
+  if (flock(fd(), LOCK_EX | LOCK_NB) == 0) return true;
+  if (errno != EWOULDBLOCK) fail_errno(errno, fmt::format("{}: locking", path_.string()));
+  return false;
 }
 
 std::string read_text(const fs::path& path, uint64_t most_bytes) {

@@ -32,6 +32,7 @@ class File {
   void start_writeback(uint64_t offset,
                        uint64_t bytes) const;  // hint: sync() will then have less to wait for
   void sync() const;                           // fdatasync
+  bool try_lock() const;  // for this process alone, until the file is closed; false: another one has it
 
   int fd() const { return fd_.get(); }
   const fs::path& path() const { return path_; }

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "base/token.h"
+#include "model/sequence.h"
 #include "model/weights.h"
 #include "ops/attention.h"
 #include "ops/delta.h"
@@ -24,23 +25,6 @@
 namespace moeflux {
 
 enum class Precision : uint8_t { Exact, Fast };
-
-// KV cache and recurrent state of one sequence. Made by a backend and only usable with it.
-class Sequence {
- public:
-  explicit Sequence(size_t capacity) : capacity_(capacity) {}
-  virtual ~Sequence() = default;
-  virtual uint64_t bytes() const = 0;
-
-  size_t capacity() const { return capacity_; }  // tokens
-  size_t position() const { return position_; }  // tokens so far
-
- private:
-  friend class Model;
-  size_t capacity_;
-  size_t position_ = 0;
-  bool broken_ = false;  // a step failed half-way: the state of some layers is ahead of others
-};
 
 // Consecutive tokens of one sequence inside a batch.
 struct Slice {
@@ -132,6 +116,24 @@ size_t kv_rows(const LayerConfig& layer, size_t capacity);
 // layer.
 size_t kv_width(const ModelConfig& model, const LayerConfig& layer);
 size_t delta_state_floats(const ModelConfig& model);
+// The key/value heads of an attention layer.
+struct KvShape {
+  size_t heads, key_dim, value_dim;
+  bool own_values;  // else a value is the beginning of its key
+};
+KvShape kv_shape(const ModelConfig& model, const LayerConfig& layer);
+// The first position that the query at `position` sees.
+size_t first_visible(const LayerConfig& layer, size_t position);
+// Whether a ring of `rows` positions, written up to `written`, still holds what the query at `position` sees.
+bool ring_can_cut(const LayerConfig& layer, size_t rows, size_t written, size_t position);
+// Whether a layer's part belongs to what is saved, and the bytes of a saved state. block: tokens of the delta
+// nets' block that are saved beside the state.
+bool is_saved(const LayerConfig& layer, Saved what);
+uint64_t saved_bytes(const ModelConfig& model, size_t position, KvType type, size_t block, Saved what);
+// Inputs of a delta net's convolution that are kept: those that the next token needs, and as many before them
+// as tokens can be cut off.
+inline constexpr size_t kConvSlack = 16;
+size_t conv_history(const ModelConfig& model);
 
 RouterRule router_rule(const MoeConfig& moe, Vector score_bias);
 

@@ -32,10 +32,7 @@ void Model::forward(const Batch& batch, std::span<float> logits, const Tap& tap)
   }
   traced("logits", -1, [&] { backend_.logits(*step, logits); });
 
-  for (const Slice& s : batch.slices) {
-    s.sequence->position_ += s.count;
-    s.sequence->broken_ = false;
-  }
+  for (const Slice& s : batch.slices) s.sequence->advance(s.count);
   prefetcher_.step_done(batch.tokens.size(),
                         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
@@ -45,6 +42,8 @@ void Model::check_batch(const Batch& batch) const {
   for (const Slice& s : batch.slices) {
     check(s.first == next && s.count > 0, "slices that cover the batch");
     next += s.count;
+    for (const Slice* other = batch.slices.data(); other < &s; ++other)
+      check(other->sequence != s.sequence, "one slice for each sequence of a batch");
     if (s.sequence->broken_)
       fail(Errc::InvalidArgument, "this sequence's last step failed half-way; it cannot be continued");
     if (s.count > s.sequence->capacity() - s.sequence->position())
@@ -100,11 +99,51 @@ size_t kv_width(const ModelConfig& model, const LayerConfig& layer) {
   return 0;
 }
 
+KvShape kv_shape(const ModelConfig& model, const LayerConfig& layer) {
+  if (layer.mixer == Mixer::Mla) return {1, kv_width(model, layer), model.mla.kv_rank, false};
+  return {model.attention.n_kv_heads, model.attention.head_dim, model.attention.head_dim, true};
+}
+
+size_t first_visible(const LayerConfig& layer, size_t position) {
+  return layer.window && position + 1 > layer.window ? position + 1 - layer.window : 0;
+}
+
+bool ring_can_cut(const LayerConfig& layer, size_t rows, size_t written, size_t position) {
+  const size_t first = first_visible(layer, position);
+  return first >= position || first + rows >= written;
+}
+
+bool is_saved(const LayerConfig& layer, Saved what) {
+  return what == Saved::All || layer.mixer == Mixer::DeltaNet || layer.window > 0;
+}
+
+uint64_t saved_bytes(const ModelConfig& model, size_t position, KvType type, size_t block, Saved what) {
+  const DeltaConfig& d = model.delta;
+  uint64_t sum = 0;
+  for (const LayerConfig& layer : model.layers) {
+    if (!is_saved(layer, what)) continue;
+    if (layer.mixer == Mixer::DeltaNet) {
+      const uint64_t head = d.key_dim * d.value_dim + block * (d.key_dim + d.value_dim + 1);
+      sum += sizeof(uint32_t) +
+             sizeof(float) * ((d.conv_width - 1) * d.conv_channels() + d.n_value_heads * head);
+    } else {
+      const KvShape shape = kv_shape(model, layer);
+      const uint64_t scales = type == KvType::Q8 ? sizeof(float) : 0,
+                     key = shape.key_dim * kv_value_bytes(type) + scales,
+                     value = shape.own_values ? shape.value_dim * kv_value_bytes(type) + scales : 0;
+      sum += (position - first_visible(layer, position)) * shape.heads * (key + value);
+    }
+  }
+  return sum;
+}
+
+size_t conv_history(const ModelConfig& model) { return model.delta.conv_width - 1 + kConvSlack; }
+
 size_t delta_state_floats(const ModelConfig& model) {
   const DeltaConfig& d = model.delta;
   const size_t state = d.n_value_heads * d.key_dim * d.value_dim;
   const size_t block = kDeltaBlock * d.n_value_heads * (d.key_dim + d.value_dim + 1);
-  return state + block + d.conv_channels() * (d.conv_width - 1);
+  return state + block + d.conv_channels() * conv_history(model);
 }
 
 uint64_t kv_bytes(const ModelConfig& model, const LayerConfig& layer, size_t capacity, KvType type) {

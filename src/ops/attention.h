@@ -18,14 +18,15 @@ enum class KvType : uint8_t { F32, Bf16, Q8 };
 
 inline constexpr size_t kKvBlock = 64, kPartition = 1024;
 
+// One key/value head of a cache in pages of kKvBlock positions, and where its parts begin in each, in bytes
+// from the page's start. Rows of a page that no query has seen yet must be numbers.
 struct KvHead {
   KvType type;
-  size_t rows;  // positions that it holds, a multiple of kKvBlock; position p is at p % rows
   size_t key_dim, value_dim;
-  void* keys;        // [rows / 16][key_dim][16]
-  void* values;      // [rows][value_dim]; null: a value is the first value_dim components of its key
-  float* key_scale;  // [rows], Q8 only
-  float* value_scale;
+  bool own_values;                // else a value is the first value_dim components of its key
+  std::byte* const* pages;        // position p is in page p / kKvBlock
+  size_t keys, values;            // [kKvBlock / 16][key_dim][16], [kKvBlock][value_dim]
+  size_t key_scale, value_scale;  // [kKvBlock] floats, Q8 only
 };
 
 // One query and what it has gathered so far: max, sum and out (not yet divided).

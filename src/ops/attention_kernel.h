@@ -22,35 +22,43 @@ inline int8_t rounded(float x) {
   return static_cast<int8_t>(r < -127 ? -127 : r > 127 ? 127 : r);
 }
 
+// A part of a page as T.
+template <class T>
+inline T* part(std::byte* page, size_t offset) {
+  return reinterpret_cast<T*>(page + offset);
+}
+
 void store_key(const KvHead& kv, size_t position, const float* key) noexcept {
-  const size_t at = position % kv.rows, dim = kv.key_dim, first = at / 16 * dim * 16 + at % 16;
+  std::byte* page = kv.pages[position / kKvBlock];
+  const size_t at = position % kKvBlock, dim = kv.key_dim, first = at / 16 * dim * 16 + at % 16;
   if (kv.type == KvType::F32) {
-    auto* to = static_cast<float*>(kv.keys) + first;
+    auto* to = part<float>(page, kv.keys) + first;
     for (size_t d = 0; d < dim; ++d) to[16 * d] = key[d];
   } else if (kv.type == KvType::Bf16) {
-    auto* to = static_cast<uint16_t*>(kv.keys) + first;
+    auto* to = part<uint16_t>(page, kv.keys) + first;
     for (size_t d = 0; d < dim; ++d) to[16 * d] = bf16_of(key[d]);
   } else {
     const float scale = row_scale(key, dim), inverse = scale > 0 ? 1.0f / scale : 0.0f;
-    auto* to = static_cast<int8_t*>(kv.keys) + first;
+    auto* to = part<int8_t>(page, kv.keys) + first;
     for (size_t d = 0; d < dim; ++d) to[16 * d] = rounded(key[d] * inverse);
-    kv.key_scale[at] = scale;
+    part<float>(page, kv.key_scale)[at] = scale;
   }
 }
 
 void store_value(const KvHead& kv, size_t position, const float* value) noexcept {
-  const size_t at = position % kv.rows, dim = kv.value_dim;
+  std::byte* page = kv.pages[position / kKvBlock];
+  const size_t at = position % kKvBlock, dim = kv.value_dim;
   if (kv.type == KvType::F32) {
-    auto* to = static_cast<float*>(kv.values) + at * dim;
+    auto* to = part<float>(page, kv.values) + at * dim;
     for (size_t d = 0; d < dim; ++d) to[d] = value[d];
   } else if (kv.type == KvType::Bf16) {
-    auto* to = static_cast<uint16_t*>(kv.values) + at * dim;
+    auto* to = part<uint16_t>(page, kv.values) + at * dim;
     for (size_t d = 0; d < dim; ++d) to[d] = bf16_of(value[d]);
   } else {
     const float scale = row_scale(value, dim), inverse = scale > 0 ? 1.0f / scale : 0.0f;
-    auto* to = static_cast<int8_t*>(kv.values) + at * dim;
+    auto* to = part<int8_t>(page, kv.values) + at * dim;
     for (size_t d = 0; d < dim; ++d) to[d] = rounded(value[d] * inverse);
-    kv.value_scale[at] = scale;
+    part<float>(page, kv.value_scale)[at] = scale;
   }
 }
 
@@ -61,24 +69,23 @@ inline F load_kv(KvType type, const void* base, size_t at) {
 }
 
 // Keys of one block as floats [key_dim][kKvBlock]; an int8 key's scale is applied to its scores.
-inline void unpack_keys(const KvHead& kv, size_t row, float* out) {
+inline void unpack_keys(const KvHead& kv, const std::byte* page, float* out) {
   for (size_t tile = 0; tile < kKvBlock / 16; ++tile) {
-    const size_t from = (row / 16 + tile) * kv.key_dim * 16;
+    const size_t from = tile * kv.key_dim * 16;
     for (size_t d = 0; d < kv.key_dim; ++d)
-      store(out + d * kKvBlock + tile * 16, load_kv(kv.type, kv.keys, from + d * 16));
+      store(out + d * kKvBlock + tile * 16, load_kv(kv.type, page + kv.keys, from + d * 16));
   }
 }
 
 // Values of one block as floats [kKvBlock][value_dim].
-inline void unpack_values(const KvHead& kv, size_t row, const float* keys, float* out) {
+inline void unpack_values(const KvHead& kv, const std::byte* page, const float* keys, float* out) {
   const size_t dim = kv.value_dim;
-  if (!kv.values) {
+  if (!kv.own_values) {
     for (size_t d = 0; d < dim; ++d)
       for (size_t p = 0; p < kKvBlock; ++p) out[p * dim + d] = keys[d * kKvBlock + p];
     return;
   }
-  const size_t n = kKvBlock * dim, from = row * dim;  // a multiple of 16
-  for (size_t i = 0; i < n; i += 16) store(out + i, load_kv(kv.type, kv.values, from + i));
+  for (size_t i = 0; i < kKvBlock * dim; i += 16) store(out + i, load_kv(kv.type, page + kv.values, i));
 }
 
 // scores[r][p] = scale * q_r . k_p for R rows and one block; components ascending.
@@ -109,12 +116,14 @@ inline void block_weights(const KvHead& kv, size_t begin, float scale, const Att
     for (size_t t = 0; t < 4; ++t) store(scores + 16 * t, zero());
     return;
   }
-  const size_t at = begin % kv.rows;
+  std::byte* page = kv.pages[begin / kKvBlock];
+  const float* key_scale = part<float>(page, kv.key_scale);
+  const float* value_scale = kv.own_values ? part<float>(page, kv.value_scale) : key_scale;
   F s[4], most = set(row.max_sum[0]);
   M seen[4];
   for (size_t t = 0; t < 4; ++t) {
     s[t] = mul(load(scores + 16 * t), set(scale));
-    if (kv.type == KvType::Q8) s[t] = mul(s[t], load(kv.key_scale + at + 16 * t));
+    if (kv.type == KvType::Q8) s[t] = mul(s[t], load(key_scale + 16 * t));
     seen[t] = lanes_between(low > 16 * t ? low - 16 * t : 0, high > 16 * t ? high - 16 * t : 0);
     most = max(most, select(seen[t], s[t], most));
   }
@@ -132,7 +141,7 @@ inline void block_weights(const KvHead& kv, size_t begin, float scale, const Att
   for (size_t t = 0; t < 4; ++t) {
     F p = select(seen[t], exp_lanes(sub(s[t], set(m))), zero());
     total = add(total, p);
-    if (kv.type == KvType::Q8) p = mul(p, load((kv.values ? kv.value_scale : kv.key_scale) + at + 16 * t));
+    if (kv.type == KvType::Q8) p = mul(p, load(value_scale + 16 * t));
     store(scores + 16 * t, p);
   }
   store(lanes, total);
@@ -188,8 +197,9 @@ void attend(const KvHead& kv, size_t begin, size_t end, float scale, const Atten
     for (size_t i = 0; i < kv.value_dim; ++i) rows[r].out[i] = 0;
   }
   for (size_t at = begin; at < end; at += kKvBlock) {
-    unpack_keys(kv, at % kv.rows, keys);
-    unpack_values(kv, at % kv.rows, keys, values);
+    const std::byte* page = kv.pages[at / kKvBlock];
+    unpack_keys(kv, page, keys);
+    unpack_values(kv, page, keys, values);
     size_t r = 0;
     for (; r + 4 <= n; r += 4) attend_rows<4>(kv, at, scale, rows + r, keys, values, scores, lanes + 16 * r);
     for (; r < n; ++r) attend_rows<1>(kv, at, scale, rows + r, keys, values, scores, lanes + 16 * r);

@@ -175,15 +175,13 @@ TEST(Pointwise, ActivationExponential) {
 struct TestKv {
   TestKv(const Ops& ops, KvType type, size_t rows, size_t key_dim, size_t value_dim, bool own_values,
          size_t n, uint32_t seed)
-      : keys(rows * key_dim * 4),
-        values(rows * value_dim * 4),
-        scales(2 * rows),
-        plain_keys(n * key_dim),
-        plain_values(n * value_dim) {
-    head = {type,          rows,
-            key_dim,       value_dim,
-            keys.data(),   own_values ? values.data() : nullptr,
-            scales.data(), scales.data() + rows};
+      : plain_keys(n * key_dim), plain_values(n * value_dim) {
+    const size_t keys = kKvBlock * key_dim * 4, values = kKvBlock * value_dim * 4, scales = kKvBlock * 4;
+    memory.resize(rows / kKvBlock * (keys + values + 2 * scales));
+    for (size_t at = 0; at < memory.size(); at += keys + values + 2 * scales) pages.push_back(&memory[at]);
+    std::reverse(pages.begin(), pages.end());  // they need not follow each other
+    head = {
+        type, key_dim, value_dim, own_values, pages.data(), 0, keys, keys + values, keys + values + scales};
     for (float& x : plain_keys) x = noise(seed);
     for (float& x : plain_values) x = noise(seed);
     for (size_t p = 0; p < n; ++p) {
@@ -194,8 +192,10 @@ struct TestKv {
         std::copy_n(&plain_keys[p * key_dim], value_dim, &plain_values[p * value_dim]);
     }
   }
-  std::vector<std::byte> keys, values;
-  std::vector<float> scales, plain_keys, plain_values;
+  TestKv(const TestKv&) = delete;
+  std::vector<std::byte> memory;
+  std::vector<std::byte*> pages;
+  std::vector<float> plain_keys, plain_values;
   KvHead head;
 };
 
@@ -288,8 +288,7 @@ TEST_P(EveryIsa, AttentionHasTheSameBitsOnEveryInstructionSet) {
   const Ops& generic = *runnable_ops().back();
   for (const KvType type : {KvType::F32, KvType::Bf16, KvType::Q8}) {
     const TestKv a(ops(), type, 320, 64, 64, true, 300, 4), b(generic, type, 320, 64, 64, true, 300, 4);
-    EXPECT_EQ(a.keys, b.keys);
-    EXPECT_EQ(a.values, b.values);
+    EXPECT_EQ(a.memory, b.memory);
     const auto q = noise_vector(5 * 64, 8);
     std::vector<AttendRow> rows;
     for (size_t r = 0; r < 5; ++r) rows.push_back({&q[r * 64], nullptr, nullptr, 0, 299 - r});

@@ -98,6 +98,13 @@ const ExpertLayer* Manifest::find_layer(uint64_t layer) const {
   return it == layers.end() ? nullptr : &*it;
 }
 
+uint64_t Manifest::identity() const {
+  Manifest weights = *this;
+  weights.source.clear();  // is for people, as are the errors
+  weights.error.clear();
+  return xxh3(write_manifest(weights));
+}
+
 std::string write_manifest(const Manifest& m) {
   Json json = {
       {"format", "moeflux-package"}, {"version", kPackageVersion},           {"family", m.family},

@@ -51,6 +51,7 @@ struct Manifest {
   uint64_t resident_bytes() const;
   uint64_t expert_bytes() const;
   const ExpertLayer* find_layer(uint64_t layer) const;
+  uint64_t identity() const;  // of all that results depend on: config, formats and weights
 };
 
 // Sets the offset of each part in order and returns the record's padded size.

@@ -91,6 +91,17 @@ std::vector<std::pair<std::string, std::string>> folder_content(const fs::path& 
   return files;
 }
 
+namespace {
+
+// Kept as published, so that nothing is rounded.
+void convert_exactly(const fs::path& checkpoint, const fs::path& package) {
+  ConvertOptions options;
+  options.width = {Width::Keep, Width::Keep, 64};
+  convert_package(open_source(checkpoint, package, false, true), package, options);
+}
+
+}  // namespace
+
 const fs::path& golden_checkpoint(const std::string& family) {
   static const TempFolder folder;
   static std::map<std::string, fs::path> made;
@@ -103,11 +114,18 @@ const fs::path& golden_package(const std::string& family) {
   static const TempFolder folder;
   static std::map<std::string, fs::path> made;
   if (const auto it = made.find(family); it != made.end()) return it->second;
-  ConvertOptions options;
-  options.width = {Width::Keep, Width::Keep, 64};
-  convert_package(open_source(golden_checkpoint(family), folder / family, false, true), folder / family,
-                  options);
+  convert_exactly(golden_checkpoint(family), folder / family);
   return made[family] = folder / family;
+}
+
+const fs::path& variant_package(const std::string& name) {
+  static const TempFolder folder;
+  static std::map<std::string, fs::path> made;
+  if (const auto it = made.find(name); it != made.end()) return it->second;
+  const TempFolder checkpoint;
+  write_synthetic_checkpoint(data_folder() / "variants" / name, checkpoint / name, {});
+  convert_exactly(checkpoint / name, folder / name);
+  return made[name] = folder / name;
 }
 
 const fs::path& text_package(const std::string& family, const std::string& tokenizer) {

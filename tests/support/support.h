@@ -45,6 +45,7 @@ std::vector<std::pair<std::string, std::string>> folder_content(const fs::path& 
 const fs::path& golden_checkpoint(const std::string& family);
 // A package of it with everything kept as stored, made once per test process.
 const fs::path& golden_package(const std::string& family);
+const fs::path& variant_package(const std::string& name);  // the same of tests/data/variants
 // The same as one that has text: a tokenizer of tests/data/tokenizers, and a chat template whose turns are
 // "<|start|>ROLE\nCONTENT<|end|>"; <|end|> ends a text.
 const fs::path& text_package(const std::string& family, const std::string& tokenizer = "byte_level");
