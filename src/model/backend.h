@@ -34,6 +34,7 @@ class Sequence {
 
   size_t capacity() const { return capacity_; }  // tokens
   size_t position() const { return position_; }  // tokens so far
+  bool broken() const { return broken_; }
 
  private:
   friend class Model;
