@@ -15,17 +15,6 @@ void copy_name(char (&into)[N], std::string_view name) {
   std::memcpy(into, name.data(), n);  // the rest is zero
 }
 
-bool has_template(const ModelState& model) {
-  const fs::path& folder = model.engine.package().folder();
-  try {
-    ChatTemplate::from_folder(folder);
-    return true;
-  } catch (const Error& e) {
-    if (e.code == Errc::NotFound) return false;
-    throw;
-  }
-}
-
 }  // namespace
 
 moeflux_status moeflux_open(const char* package, const moeflux_open_options* options, moeflux_model** model) {
@@ -65,7 +54,7 @@ moeflux_status moeflux_get_info(moeflux_model* model, moeflux_model_info* info) 
     value.chunk = engine.options().chunk;
     value.threads = engine.threads();
     value.has_tokenizer = state->has_text();
-    value.has_template = value.has_tokenizer && has_template(*state);
+    value.has_template = state->has_template();
     copy_name(value.family, config.family);
     copy_name(value.backend, engine.options().backend);
     copy_name(value.precision, engine.options().precision == Precision::Exact ? "exact" : "fast");

@@ -127,6 +127,18 @@ const TextModel& ModelState::text() const {
   return *text_;
 }
 
+bool ModelState::has_template() {
+  if (!text_) return false;
+  const std::lock_guard lock(text_mutex);
+  try {
+    text_->chat_template();
+    return true;
+  } catch (const Error& e) {
+    if (e.code != Errc::NotFound) throw;
+    return false;
+  }
+}
+
 SequenceRoom::SequenceRoom(std::shared_ptr<ModelState> model) : model_(std::move(model)) {
   const uint64_t most = model_->engine.options().sequences;
   if (++model_->n_sequences <= most) return;

@@ -46,6 +46,7 @@ struct ModelState {
   ModelState(const fs::path& package, const moeflux_open_options& options);
 
   bool has_text() const { return text_.has_value(); }
+  bool has_template();
   const TextModel& text() const;  // throws Error{NotFound} where the package has none
 
   Callbacks callbacks;
