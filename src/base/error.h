@@ -1,7 +1,7 @@
 // Three kinds of trouble, three mechanisms: Error for what the world does to us (files, disks, memory,
 // input), plain values for expected outcomes, check() for our own bugs. Error is caught in each tool's main,
-// at the server's per-request boundary and between the turns of a conversation only; bad user input must
-// never reach check().
+// at the edge of the C API, at the server's per-request boundary and between the turns of a conversation
+// only; bad user input must never reach check().
 #pragma once
 
 #include <fmt/core.h>

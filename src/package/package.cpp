@@ -131,12 +131,14 @@ ResidentWeights::ResidentWeights(const Package& package, size_t threads, const P
   const auto& tensors = package.manifest().resident;
   std::vector<size_t> offsets;
   size_t at = 0;
+  uint64_t bytes = 0;
   for (const ResidentTensor& r : tensors) {
     offsets.push_back(at);
     offset_[r.tensor.name] = at;
     at += align_up(r.tensor.bytes, kTensorAlignment);
+    bytes += r.tensor.bytes;
   }
-  Progress progress("loading", buffer_.size(), sink);
+  Progress progress("loading", bytes, sink);
   parallel_for(tensors.size(), threads, [&](size_t i) {
     package.read_resident(tensors[i], buffer_.bytes().subspan(offsets[i], tensors[i].tensor.bytes));
     progress.add(tensors[i].tensor.bytes);

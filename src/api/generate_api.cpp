@@ -1,0 +1,238 @@
+// Generation: a prompt into a sequence, and new tokens after it.
+#include <algorithm>
+
+#include "api/context_state.h"
+#include "api/handles.h"
+#include "api/sampling.h"
+#include "gen/generation_times.h"
+#include "text/answer_parser.h"
+#include "text/json_schema.h"
+
+namespace {
+
+using namespace moeflux;
+using namespace moeflux::api;
+
+Next next_of(int32_t answer) {
+  return answer == MOEFLUX_CONTINUE ? Next::Continue : answer == MOEFLUX_STOP ? Next::Stop : Next::Cancel;
+}
+
+std::shared_ptr<const Grammar> read_grammar(const moeflux_generate_options& o) {
+  if (o.grammar && o.json_schema) refuse("a grammar and a json_schema are given: a text can be held to one");
+  if (o.grammar) return std::make_shared<Grammar>(Grammar::parse(text_argument(o.grammar, "grammar")));
+  if (o.json_schema)
+    return std::make_shared<Grammar>(compile_json_schema(text_argument(o.json_schema, "json_schema")));
+  return nullptr;
+}
+
+TextRequest read_request(ModelState& model, const moeflux_generate_options& o) {
+  TextSettings settings = read_sampling(model, o.sampling);
+  if (o.max_tokens) settings.max_tokens = o.max_tokens;
+  settings.min_tokens = o.min_tokens;
+  settings.ignore_eos = o.ignore_stop_tokens != 0;
+  settings.stop = read_texts(o.stop, o.n_stop, "stop");
+  const bool wants_text = !settings.stop.empty() || o.grammar || o.json_schema;
+  if (wants_text) model.text();  // says where there is none
+  TextRequest request = request_of(model, settings);
+  request.grammar = read_grammar(o);
+  if (o.want_logprobs) request.generate.sampler.logprobs = o.n_top;
+  check_options(request.generate.sampler, model.engine.config().n_vocab);
+  return request;
+}
+
+// One generation of a sequence. The engine's turn is held while it evaluates and given back for the caller's
+// functions.
+class GenerateCall {
+ public:
+  GenerateCall(ContextState& context, TokenSequence& sequence, const moeflux_generate_options& options,
+               std::vector<Token> prompt)
+      : context_(context),
+        model_(context.model()),
+        sequence_(sequence),
+        options_(options),
+        watch_(context, options.cancel),
+        request_(read_request(model_, options)),
+        prompt_(std::move(prompt)) {}
+
+  moeflux_result run() {
+    make_text_run();
+    const size_t n_reused = options_.whole_text ? reuse() : 0;
+    std::vector<Token> tokens(sequence_.pending().begin(), sequence_.pending().end());
+    tokens.insert(tokens.end(), prompt_.begin() + static_cast<ptrdiff_t>(n_reused), prompt_.end());
+    Sequence& state = sequence_.state(context_.shared_model());
+    if (tokens.size() > state.capacity() - state.position())
+      refuse("{} tokens after {} do not fit in the context of {}", tokens.size(), state.position(),
+             state.capacity());
+    GenerationTimer timer(model_.engine, tokens.size());
+    const Generated generated = generate(state, tokens, timer);
+    if (text_) text_->finish();
+    return result(generated, timer.times(), n_reused);
+  }
+
+ private:
+  // Keeps what the sequence holds of the prompt, but for the prompt's last token, whose logits are wanted.
+  size_t reuse() {
+    const std::vector<Token>& held = sequence_.tokens();
+    const size_t most = std::min(held.size(), prompt_.size() - 1);
+    const auto differ =
+        std::mismatch(held.begin(), held.begin() + static_cast<ptrdiff_t>(most), prompt_.begin());
+    size_t n = static_cast<size_t>(differ.first - held.begin());
+    n = std::min(n, sequence_.evaluated().size());
+    if (sequence_.broken() || !sequence_.cut(n)) {
+      sequence_.clear();
+      n = 0;
+    }
+    return n;
+  }
+
+  void make_text_run() {
+    if (!model_.has_text()) return;
+    const std::lock_guard lock(model_.text_mutex);
+    const TextModel& text = model_.text();
+    if (request_.grammar && !options_.continued)
+      request_.grammar_after_thought = ends_in_thought(text.tokenizer().decode(prompt_));
+    text_.emplace(text, options_.continued ? std::span<const Token>(prompt_) : std::span<const Token>(),
+                  request_, [this](const TextPiece& piece) { return show(piece); });
+  }
+
+  Next show(const TextPiece& piece) {
+    if (!options_.on_text) return Next::Continue;
+    const std::string text(piece.text);
+    std::vector<moeflux_chance> top;
+    moeflux_piece out{};
+    out.size = sizeof out;
+    out.text = text.c_str();
+    out.n_bytes = text.size();
+    if (piece.sample) {
+      out.has_token = 1;
+      out.token = piece.sample->token;
+      if (const auto& logprobs = piece.sample->logprobs) {
+        out.logprob = logprobs->chosen;
+        for (const TokenChance& chance : logprobs->top) top.push_back({chance.logprob, chance.token, 0});
+        out.top = top.data();
+        out.n_top = top.size();
+      }
+    }
+    return next_of(options_.on_text(options_.user, &out));
+  }
+
+  Generated generate(Sequence& state, const std::vector<Token>& tokens, GenerationTimer& timer) {
+    Generated generated;
+    generated.finish = FinishReason::Cancelled;
+    if (watch_.cancelled()) return generated;
+    std::unique_lock turn(model_.turns);
+    const auto without_turn = [&](auto&& work) {
+      turn.unlock();
+      const auto answer = work();
+      turn.lock();
+      return answer;
+    };
+    GenerateOptions options = text_ ? text_->options() : request_.generate;
+    options.on_prompt = [&](size_t done) {
+      return without_turn([&] { return show_prompt(done, tokens.size()); }) && !watch_.cancelled();
+    };
+    const auto on_token = [&](const Sample& sample) {
+      timer.token();
+      chosen_.push_back(sample.token);
+      const Next next = without_turn([&] { return text_ ? text_->token(sample) : show({{}, &sample}); });
+      return watch_.cancelled() ? Next::Cancel : next;
+    };
+    const std::vector<Token> earlier(sequence_.evaluated().begin(), sequence_.evaluated().end());
+    try {
+      generated = moeflux::generate(model_.engine, state, tokens, options, on_token, earlier);
+    } catch (...) {
+      settle(state, earlier.size(), tokens);
+      throw;
+    }
+    settle(state, earlier.size(), tokens);
+    return generated;
+  }
+
+  bool show_prompt(size_t done, size_t total) const {
+    return !options_.on_prompt || options_.on_prompt(options_.user, done, total) == MOEFLUX_CONTINUE;
+  }
+
+  // Brings the sequence to what the engine has evaluated, whatever ended it.
+  void settle(const Sequence& state, size_t before, const std::vector<Token>& tokens) {
+    if (state.broken()) return sequence_.set_broken();
+    const size_t n = state.position() - before, n_prompt = std::min(n, tokens.size());
+    const size_t chunk = model_.engine.options().chunk;
+    model_.n_tokens += n;
+    model_.n_steps += (n_prompt + chunk - 1) / chunk + n - n_prompt;
+    if (n == 0) return;
+    std::vector<Token> all = tokens;
+    all.insert(all.end(), chosen_.begin(), chosen_.end());
+    sequence_.accept(std::span(all).first(n));
+    if (n >= tokens.size() && n < all.size()) sequence_.leave_pending(all[n]);
+  }
+
+  moeflux_result result(const Generated& generated, const GenerationTimes& times, size_t n_reused) const {
+    moeflux_result out{};
+    std::unique_ptr<char, void (*)(void*)> text(give_text(text_ ? text_->text() : ""), moeflux_free);
+    out.tokens = give_tokens(generated.tokens);
+    out.n_tokens = generated.tokens.size();
+    out.n_bytes = text_ ? text_->text().size() : 0;
+    out.finish = generated.finish == FinishReason::Stop     ? MOEFLUX_FINISH_STOP
+                 : generated.finish == FinishReason::Length ? MOEFLUX_FINISH_LENGTH
+                                                            : MOEFLUX_FINISH_CANCELLED;
+    out.has_stop_token = generated.stop_token.has_value();
+    out.stop_token = generated.stop_token.value_or(0);
+    out.has_stop_text = text_ && text_->stop_string();
+    out.n_prompt = prompt_.size();
+    out.n_reused = n_reused;
+    out.prefill_seconds = times.prefill_s;
+    out.decode_seconds = times.decode_s;
+    out.bytes_read = times.prefill.bytes_read + times.decode.bytes_read;
+    out.text = text.release();
+    return out;
+  }
+
+  ContextState& context_;
+  ModelState& model_;
+  TokenSequence& sequence_;
+  const moeflux_generate_options& options_;
+  const CancelWatch watch_;
+  TextRequest request_;
+  const std::vector<Token> prompt_;
+  std::optional<TextRun> text_;
+  std::vector<Token> chosen_;
+};
+
+std::vector<Token> read_prompt(ModelState& model, const moeflux_token* prompt, size_t n_prompt) {
+  if (n_prompt == 0) refuse("the prompt is empty: there is nothing to continue");
+  const size_t ctx = model.engine.plan().ctx;
+  if (n_prompt > ctx) refuse("a prompt of {} tokens does not fit in the context of {}", n_prompt, ctx);
+  const std::span<const Token> given = token_argument(prompt, n_prompt, "prompt");
+  const uint64_t n_vocab = model.engine.config().n_vocab;
+  for (const Token token : given)
+    if (token >= n_vocab) refuse("token {} is not in the vocabulary of {}", token, n_vocab);
+  return {given.begin(), given.end()};
+}
+
+}  // namespace
+
+moeflux_status moeflux_generate(moeflux_context* context, uint32_t sequence, const moeflux_token* prompt,
+                                size_t n_prompt, const moeflux_generate_options* options,
+                                moeflux_result* result) {
+  return call([&] {
+    const auto state = find_handle(context);
+    const auto use = state->use.begin("context");
+    if (result) check_struct(result, kFirstSize<moeflux_result>, sizeof *result, "moeflux_result");
+    const auto given = read_struct_or_default(options, "moeflux_generate_options");
+    TokenSequence& into = state->sequence(sequence);
+    GenerateCall generation(*state, into, given, read_prompt(state->model(), prompt, n_prompt));
+    moeflux_result value = generation.run();
+    if (result)
+      write_struct(result, value, "moeflux_result");
+    else
+      moeflux_result_free(&value);
+  });
+}
+
+void moeflux_result_free(moeflux_result* result) {
+  if (!result) return;
+  moeflux_free(result->text);
+  moeflux_free(result->tokens);
+  result->text = nullptr;
+  result->tokens = nullptr;
+}
