@@ -125,7 +125,7 @@ TEST(History, StepsThatOthersEvaluateCount) {
     std::vector<Token> both(tokens.begin() + at, tokens.begin() + at + 75);
     both.insert(both.end(), both.begin(), both.end());
     const Slice slices[] = {{&a.sequence(), 0, 75}, {&b.sequence(), 75, 75}};
-    engine.eval({both, slices, {}}, {});
+    engine.step({both, slices, {}}, {});
     a.accept(all.subspan(at, 75));
     b.accept(all.subspan(at, 75));
   }

@@ -145,6 +145,33 @@ TEST_P(SchedulerThreads, RefusesWhatCannotBeServed) {
   EXPECT_EQ(scheduler.stats().refused, 2u);
 }
 
+TEST_P(SchedulerThreads, WhatPromptsHaveInCommonIsEvaluatedOnce) {
+  Engine engine(package, small_engine());
+  const std::string beginning(150, 'q');
+  std::vector<TextJob> jobs;
+  for (uint64_t i = 0; i < 4; ++i) jobs.push_back(job(beginning, model, 12, i));
+  jobs.push_back(job(beginning + " and more", model, 12, 9));
+  std::vector<std::string> alone;
+  for (const TextJob& j : jobs) alone.push_back(TextSession(engine, model).generate(j.prompt, j.request).text);
+
+  SchedulerOptions options{.parallel = 4};
+  options.prefixes.ram_bytes = 64u << 20;
+  options.prefixes.history.checkpoint_every = 64;
+  Scheduler scheduler(engine, model, options);
+  std::vector<std::future<TextOutcome>> together;
+  for (const TextJob& j : jobs) together.push_back(run(scheduler, j));
+  size_t reused = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const TextOutcome outcome = together[i].get();
+    ASSERT_FALSE(outcome.error) << outcome.error->what();
+    EXPECT_EQ(outcome.result.text, alone[i]) << "text " << i;
+    EXPECT_EQ(outcome.result.n_reused + outcome.result.times.n_prompt, jobs[i].prompt.tokens.size());
+    reused += outcome.result.n_reused;
+  }
+  EXPECT_GE(reused, 4 * 64u);  // all but the first go on from what it left
+  EXPECT_EQ(scheduler.stats().reused_tokens, reused);
+}
+
 TEST_P(SchedulerThreads, EndingItEndsEveryText) {
   Engine engine(package, small_engine());
   std::vector<std::future<TextOutcome>> outcomes;

@@ -129,7 +129,7 @@ TEST_P(Sequences, InterleavedOnesEqualSeparateOnes) {
         left -= n;
       }
       std::vector<float> logits(rows.size() * n_vocab);
-      engine.eval({tokens, slices, rows}, logits);
+      engine.step({tokens, slices, rows}, logits);
       for (size_t s = 0, row = 0; s < slices.size(); row += slices[s++].count)
         for (size_t i = 0; i < kTexts; ++i)
           if (sequences[i].get() == slices[s].sequence)

@@ -62,13 +62,17 @@ TEST_P(TextSessions, WhatDoesNotGoOnIsComputedAnew) {
   say("user", "Tell me something");
   const TextPrompt first = session.chat_prompt(rendered());
   const TextResult once = session.generate(first, request(8));
-  EXPECT_EQ(session.reusable(first), 0u);  // the state is past it
+  const size_t reusable = session.reusable(first);  // all but the last, or back to where the state can go
+  EXPECT_LT(reusable, first.tokens.size());
+  if (can_always_go_back(engine.config())) {
+    EXPECT_EQ(reusable, first.tokens.size() - 1);
+  }
   const TextResult again = session.generate(first, request(8));
-  EXPECT_EQ(again.n_reused, 0u);
+  EXPECT_EQ(again.n_reused, reusable);
   EXPECT_EQ(again.generated.tokens, once.generated.tokens);
   messages.clear();
   say("user", "Another thing");
-  EXPECT_EQ(session.reusable(session.chat_prompt(rendered())), 0u);
+  EXPECT_LT(session.reusable(session.chat_prompt(rendered())), first.tokens.size() / 2);
 }
 
 TEST_P(TextSessions, ACancelledPromptGoesOnWhereItStopped) {

@@ -68,13 +68,9 @@ class Engine {
   // Evaluates tokens of one sequence, chunk by chunk, and returns the logits of the last `rows` of them.
   std::vector<float> eval(Sequence& sequence, std::span<const Token> tokens, size_t rows = 1,
                           const Tap& tap = {});
-  // One step: tokens of several sequences, at most options().chunk together.
+  // One step: tokens of several sequences, at most options().chunk together; logits:
+  // [batch.logit_rows.size(), n_vocab].
   void step(const Batch& batch, std::span<float> logits, const Tap& tap = {}) {
-    model_.forward(batch, logits, tap);
-  }
-
-  // One step of several sequences at once; logits: [batch.logit_rows.size(), n_vocab].
-  void eval(const Batch& batch, std::span<float> logits, const Tap& tap = {}) {
     model_.forward(batch, logits, tap);
   }
 

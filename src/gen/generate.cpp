@@ -1,6 +1,7 @@
 #include "gen/generate.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/error.h"
 
@@ -23,6 +24,78 @@ std::optional<std::vector<float>> evaluate_prompt(Engine& engine, Sequence& sequ
   }
   return logits;
 }
+
+// Generates after a prompt, a step for every token or for several.
+class Decoder {
+ public:
+  Decoder(Engine& engine, Sequence& sequence, const GenerateOptions& options, std::span<const Token> text,
+          Generation& generation, const OnToken& on_token)
+      : engine_(engine),
+        sequence_(sequence),
+        options_(options),
+        generation_(generation),
+        on_token_(on_token) {
+    if (options.draft > 0) draft_.emplace(text);
+  }
+
+  void run(std::vector<float> logits) {
+    size_t new_tokens = 0;
+    bool go_on = choose(logits, {}, new_tokens);
+    while (go_on && sequence_.position() < sequence_.capacity()) {
+      const auto start = std::chrono::steady_clock::now();
+      const std::vector<Token> guess = draft_ ? make_guess() : std::vector<Token>{};
+      std::vector<Token> tokens{generation_.result().tokens.back()};
+      tokens.insert(tokens.end(), guess.begin(), guess.end());
+      logits = engine_.eval(sequence_, tokens, tokens.size(), options_.tap);
+      new_tokens = 0;
+      go_on = choose(logits, guess, new_tokens);
+      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+      if (draft_) governor_.step_done(guess.size(), new_tokens, time.count());
+    }
+    stats_.pauses = governor_.pauses();
+    generation_.guessed(stats_);
+  }
+
+ private:
+  std::vector<Token> make_guess() {
+    const size_t position = sequence_.position(), made = generation_.result().tokens.size(),
+                 removable = removable_tokens(engine_.config(), position);
+    if (removable < 2) return {};  // the next token is not a guess, but comes first
+    const size_t most = std::min(
+        {options_.draft, sequence_.capacity() - position - 1, options_.max_tokens - made, removable - 1});
+    return most > 0 && governor_.may_guess() ? draft_->guess(most) : std::vector<Token>{};
+  }
+
+  // Row i holds the logits after the guess's first i tokens: it counts if these were all chosen. What was
+  // evaluated in vain is forgotten.
+  bool choose(std::span<const float> logits, std::span<const Token> guess, size_t& new_tokens) {
+    const size_t n_vocab = engine_.config().n_vocab, first = sequence_.position() - guess.size();
+    bool go_on = true;
+    size_t right = 0;
+    for (;; ++right) {
+      go_on = generation_.advance(logits.subspan(right * n_vocab, n_vocab), first + right, on_token_);
+      const std::vector<Token>& made = generation_.result().tokens;
+      const bool chosen = go_on || generation_.result().stop_token == std::nullopt;
+      new_tokens += chosen;
+      if (draft_ && chosen) draft_->add(made.back());
+      if (!go_on || right == guess.size() || made.back() != guess[right]) break;
+    }
+    if (!guess.empty()) ++stats_.steps;
+    stats_.guessed += guess.size();
+    stats_.right += right;
+    check(sequence_.cut(first + right), "a sequence from which a guess can be taken back");
+    return go_on;
+  }
+
+  Engine& engine_;
+  Sequence& sequence_;
+  const GenerateOptions& options_;
+  Generation& generation_;
+  const OnToken& on_token_;
+  std::optional<NgramDraft> draft_;
+  DraftGovernor governor_;
+  DraftStats stats_;
+};
 
 }  // namespace
 
@@ -80,10 +153,10 @@ Generated generate(Engine& engine, Sequence& sequence, std::span<const Token> pr
   Generation generation(options, text, engine.config().n_vocab, choose_ops(engine.options().isa));
   if (options.max_tokens == 0) return generation.result();
   auto logits = evaluate_prompt(engine, sequence, prompt, options);
-  if (!logits) generation.end(FinishReason::Cancelled);
-  while (logits && generation.advance(*logits, sequence.position(), on_token) &&
-         sequence.position() < sequence.capacity())
-    logits = engine.eval(sequence, {&generation.result().tokens.back(), 1}, 1, options.tap);
+  if (logits)
+    Decoder(engine, sequence, options, text, generation, on_token).run(std::move(*logits));
+  else
+    generation.end(FinishReason::Cancelled);
   return generation.result();
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "gen/draft.h"
 #include "gen/engine.h"
 #include "gen/sampler.h"
 
@@ -23,7 +24,8 @@ struct GenerateOptions {
   std::function<std::span<const uint64_t>()> mask = {};
   // Told how many tokens of the prompt have been evaluated, chunk by chunk; false cancels.
   std::function<bool(size_t)> on_prompt = {};
-  Tap tap = {};  // of every evaluation
+  size_t draft = 0;  // at most so many tokens are guessed and evaluated together with the next one (draft.h)
+  Tap tap = {};      // of every evaluation
 };
 
 enum class FinishReason {
@@ -40,6 +42,7 @@ struct Generated {
   std::vector<Token> tokens;  // without the stop token
   FinishReason finish = FinishReason::Length;
   std::optional<Token> stop_token = {};
+  DraftStats drafts = {};
 };
 
 // The choices of one text, without the evaluation: for a caller that evaluates several texts at once.
@@ -53,6 +56,7 @@ class Generation {
   // logits; false: the generation has ended.
   bool advance(std::span<const float> logits, size_t position, const OnToken& on_token);
   void end(FinishReason reason) { result_.finish = reason; }
+  void guessed(const DraftStats& stats) { result_.drafts = stats; }
 
   const Generated& result() const { return result_; }
 

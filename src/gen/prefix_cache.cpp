@@ -98,9 +98,9 @@ std::unique_ptr<History> PrefixCache::find(std::span<const Token> tokens) {
   return found;
 }
 
-void PrefixCache::keep(const History& history) {
+void PrefixCache::keep(const History& history, Where where) {
   if (history.broken() || history.position() == 0) return;
-  if (!options_.folder.empty()) write(history);
+  if (!options_.folder.empty() && where == Where::Everywhere) write(history);
   add(history.copy());
 }
 

@@ -36,8 +36,10 @@ class PrefixCache {
   // A text of its own with the longest beginning of these tokens that is kept, short of the last token, whose
   // logits are wanted; null: there is none.
   std::unique_ptr<History> find(std::span<const Token> tokens);
-  // Keeps a text as it is now. A failure to write is a warning.
-  void keep(const History& history);
+  // Keeps a text as it is now: in memory, and in the folder unless it will soon be kept again. A failure to
+  // write is a warning.
+  enum class Where : uint8_t { Everywhere, Memory };
+  void keep(const History& history, Where where = Where::Everywhere);
 
   PrefixCacheStats stats() const;
 

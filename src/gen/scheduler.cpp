@@ -15,7 +15,7 @@ struct Scheduler::Text {
   JobId id;
   TextJob job;
   Clock::time_point asked = Clock::now(), begun, first_token;
-  std::unique_ptr<Sequence> sequence = {};
+  std::unique_ptr<History> history = {};  // from its prompt's first step on
   std::optional<TextRun> run = {};
   std::optional<Generation> generation = {};
   std::optional<GenerationTimer> timer = {};
@@ -25,7 +25,7 @@ struct Scheduler::Text {
 
   std::span<const Token> tokens() const { return job.prompt.tokens; }
   size_t prompt_left() const {
-    const size_t n = sequence->position();
+    const size_t n = history ? history->position() : 0;
     return n < tokens().size() ? tokens().size() - n : 0;
   }
 };
@@ -47,6 +47,8 @@ Scheduler::Scheduler(Engine& engine, const TextModel& model, const SchedulerOpti
          "{} texts at once: there must be at least one and at most {}, a step's tokens", options.parallel,
          engine.options().chunk);
   model_.mask_vocabulary();
+  const PrefixCacheOptions& kept = options.prefixes;
+  if (kept.ram_bytes > 0 || !kept.folder.empty()) prefixes_.emplace(kept, engine);
   thread_ = std::jthread([this] { serve(); });
 }
 
@@ -162,14 +164,11 @@ void Scheduler::take_up() {
 void Scheduler::begin(Text& text) {
   text.begun = Clock::now();
   try {
-    text.sequence = engine_.make_sequence();
-    text.n_reused = text.sequence->position();
     const TextPrompt& prompt = text.job.prompt;
     text.run.emplace(model_, prompt.continued ? text.tokens() : std::span<const Token>(), text.job.request,
                      text.job.on_text);
     text.generation.emplace(text.run->options(), text.tokens(), engine_.config().n_vocab,
                             choose_ops(engine_.options().isa));
-    text.timer.emplace(engine_, text.tokens().size() - text.n_reused);
     text.on_token = [&text](const Sample& sample) {
       if (text.generation->result().tokens.size() == 1) text.first_token = Clock::now();
       text.timer->token();
@@ -181,11 +180,26 @@ void Scheduler::begin(Text& text) {
   }
 }
 
+// What is kept is looked for as late as can be: a text with the same beginning may have been evaluated since.
+bool Scheduler::begin_prompt(Text& text) {
+  try {
+    if (prefixes_) text.history = prefixes_->find(text.tokens());
+    if (!text.history) text.history = std::make_unique<History>(engine_, options_.prefixes.history);
+    text.n_reused = text.history->position();
+    text.history->expect(text.tokens().size() - text.n_reused);
+    text.timer.emplace(engine_, text.tokens().size() - text.n_reused);
+    return true;
+  } catch (const Error& e) {
+    end(text, e);
+    return false;
+  }
+}
+
 // One token of every text that is being generated; then, as far as the step has room, tokens of prompts.
 Scheduler::StepPlan Scheduler::plan_step() {
   StepPlan plan;
   const auto add = [&plan](Text& text, std::span<const Token> tokens, bool choose) {
-    plan.slices.push_back({text.sequence.get(), plan.tokens.size(), tokens.size()});
+    plan.slices.push_back({&text.history->sequence(), plan.tokens.size(), tokens.size()});
     plan.texts.push_back(&text);
     plan.tokens.insert(plan.tokens.end(), tokens.begin(), tokens.end());
     if (!choose) return;
@@ -201,8 +215,9 @@ Scheduler::StepPlan Scheduler::plan_step() {
   if (plan.n_decoding > 0) room = std::min(room, options_.busy_chunk);
   for (auto& text : running_) {
     if (text->ended || text->prompt_left() == 0 || room == 0) continue;
+    if (!text->history && !begin_prompt(*text)) continue;
     const size_t left = text->prompt_left(), n = std::min(left, room);
-    add(*text, text->tokens().subspan(text->sequence->position(), n), n == left);
+    add(*text, text->tokens().subspan(text->history->position(), n), n == left);
     room -= n;
     plan.n_prompt += n;
   }
@@ -222,10 +237,15 @@ void Scheduler::step() {
     fail_all(plan, e);
     return;
   }
+  for (size_t i = 0; i < plan.texts.size(); ++i) {
+    const Slice& slice = plan.slices[i];
+    plan.texts[i]->history->accept(std::span(plan.tokens).subspan(slice.first, slice.count));
+  }
   for (size_t i = plan.n_decoding; i < plan.texts.size(); ++i) {
     Text& text = *plan.texts[i];
+    if (text.prompt_left() == 0) keep(text, PrefixCache::Where::Memory);
     const auto& on_prompt = text.job.request.generate.on_prompt;
-    if (!on_prompt || on_prompt(text.sequence->position() - text.n_reused)) continue;
+    if (!on_prompt || on_prompt(text.history->position() - text.n_reused)) continue;
     text.generation->end(FinishReason::Cancelled);
     end(text, {});
   }
@@ -243,12 +263,17 @@ void Scheduler::step() {
 
 void Scheduler::advance(Text& text, std::span<const float> logits) {
   try {
-    const size_t position = text.sequence->position();
-    if (!text.generation->advance(logits, position, text.on_token) || position == text.sequence->capacity())
+    const size_t position = text.history->position();
+    if (!text.generation->advance(logits, position, text.on_token) || position == text.history->capacity())
       end(text, {});
   } catch (const Error& e) {  // the grammar fits no token, say
     end(text, e);
   }
+}
+
+void Scheduler::keep(const Text& text, PrefixCache::Where where) {
+  if (prefixes_ && text.history && !text.history->broken() && text.history->position() > 0)
+    prefixes_->keep(*text.history, where);
 }
 
 void Scheduler::fail_all(const StepPlan& plan, const Error& error) {
@@ -273,7 +298,7 @@ void Scheduler::end(Text& text, std::optional<Error> error) {
     outcome.result.text = text.run->text();
     outcome.result.stop_string = text.run->stop_string();
     outcome.result.n_reused = text.n_reused;
-    outcome.result.times = text.timer->times();
+    if (text.timer) outcome.result.times = text.timer->times();
   } else if (text.cancelled) {
     outcome.result.generated.finish = FinishReason::Cancelled;
   }
@@ -283,8 +308,10 @@ void Scheduler::end(Text& text, std::optional<Error> error) {
     const bool cancelled = outcome.result.generated.finish == FinishReason::Cancelled;
     ++(outcome.error ? stats_.failed : cancelled ? stats_.cancelled : stats_.finished);
     stats_.reused_tokens += text.n_reused;
+    if (prefixes_) stats_.prefixes = prefixes_->stats();
   }
-  text.sequence.reset();  // its memory is free before anybody hears of it
+  keep(text, PrefixCache::Where::Everywhere);
+  text.history.reset();  // its memory is free before anybody hears of it
   if (text.job.on_done) text.job.on_done(std::move(outcome));
 }
 

@@ -2,6 +2,8 @@
 // and a piece of a prompt that waits: an expert that several texts choose is read and fetched once. Texts are
 // taken in the order of asking; those under way advance together, a token each.
 //
+// What a prompt has in common with an earlier text whose state is kept is not evaluated again.
+//
 // A step that fails (a read error) ends the texts that were in it, each with the error; the next ones go on.
 //
 // submit, cancel and stats may be called by any thread, also from the callbacks.
@@ -16,6 +18,7 @@
 #include <optional>
 #include <thread>
 
+#include "gen/prefix_cache.h"
 #include "gen/text_session.h"
 
 namespace moeflux {
@@ -39,10 +42,11 @@ struct TextJob {
 };
 
 struct SchedulerOptions {
-  size_t parallel = 4;      // texts under way
-  size_t max_queue = 64;    // texts that wait
-  size_t busy_chunk = 256;  // tokens of prompts in a step while texts are generated: the longer, the more a
-                            // prompt holds them up
+  size_t parallel = 4;    // texts under way
+  size_t max_queue = 64;  // texts that wait
+  // Tokens of prompts in a step while texts are generated: the more, the longer a prompt holds them up.
+  size_t busy_chunk = 256;
+  PrefixCacheOptions prefixes = {};  // no bytes of memory and no folder: nothing is kept
 };
 
 struct SchedulerStats {
@@ -50,6 +54,7 @@ struct SchedulerStats {
   uint64_t steps = 0, finished = 0, failed = 0, cancelled = 0, refused = 0;
   uint64_t prompt_tokens = 0, reused_tokens = 0, new_tokens = 0;
   double busy_s = 0;  // in steps
+  PrefixCacheStats prefixes = {};
 };
 
 class Scheduler {
@@ -78,9 +83,11 @@ class Scheduler {
   void serve();
   void take_up();
   void begin(Text& text);
+  bool begin_prompt(Text& text);
   StepPlan plan_step();
   void step();
   void advance(Text& text, std::span<const float> logits);
+  void keep(const Text& text, PrefixCache::Where where);
   void fail_all(const StepPlan& plan, const Error& error);
   void end(Text& text, std::optional<Error> error);
   void drop_ended();
@@ -98,6 +105,7 @@ class Scheduler {
   bool accepting_ = true, stop_ = false;
 
   // Of the engine's thread alone.
+  std::optional<PrefixCache> prefixes_;
   std::vector<std::unique_ptr<Text>> running_;
   std::vector<float> logits_;
   std::jthread thread_;

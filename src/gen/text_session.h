@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gen/generation_times.h"
+#include "gen/history.h"
 #include "gen/text_run.h"
 #include "text/chat_prompt.h"
 
@@ -46,8 +47,8 @@ class TextSession {
  private:
   Engine& engine_;
   const TextModel& model_;
-  std::unique_ptr<Sequence> sequence_;
-  std::vector<Token> tokens_;  // a prompt and what followed; the sequence holds the first position() of them
+  std::unique_ptr<History> history_;
+  std::vector<Token> tokens_;  // a prompt and what followed; the history holds the first position() of them
   std::string text_;           // what they stand for
 };
 

@@ -23,6 +23,7 @@ GenerateOptions generate_options(const TextSettings& settings, uint64_t seed) {
   if (settings.max_tokens) options.max_tokens = *settings.max_tokens;
   options.min_tokens = settings.min_tokens;
   options.ignore_stop_tokens = settings.ignore_eos;
+  options.draft = settings.draft;
   return options;
 }
 

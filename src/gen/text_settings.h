@@ -22,6 +22,7 @@ struct TextSettings {
   std::optional<size_t> max_tokens = {};
   size_t min_tokens = 0;
   bool ignore_eos = false;
+  size_t draft = 0;                   // tokens that are guessed ahead
   std::optional<uint64_t> seed = {};  // none: a new one each time
 };
 

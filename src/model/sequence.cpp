@@ -22,6 +22,7 @@ bool Sequence::cut(size_t position) {
   if (position >= position_) return true;
   cut_state(position);
   position_ = position;
+  std::erase_if(copies_, [&](const auto& copy) { return copy->position() > position; });
   return true;
 }
 

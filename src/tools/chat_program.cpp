@@ -178,6 +178,7 @@ void ChatProgram::show_status(const TextResult& result, bool read_again) const {
   if (t.n_steps())
     line += fmt::format(" | hit rate {:.1f} %, {}/token", 100 * t.decode.hit_rate(),
                         format_bytes(t.decode.bytes_read / t.n_steps()));
+  if (const std::string drafts = describe(result.generated.drafts); !drafts.empty()) line += " | " + drafts;
   line += fmt::format(" | {}/{}", session_.n_tokens(), session_.capacity());
   if (result.generated.finish == FinishReason::Cancelled) line += " | stopped";
   if (result.generated.finish == FinishReason::Length)

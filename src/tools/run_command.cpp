@@ -281,8 +281,9 @@ void run_text(const Options& o) {
   view.finish();
   Json answer = o.json ? answer_json(o, view.answer(), result, seed) : Json::object();
   if (o.logprobs) answer["logprobs"] = logprobs;
+  const std::string drafts = describe(result.generated.drafts);
   report.finish(result.times, std::move(answer),
-                describe_end(result, session, settings) +
+                describe_end(result, session, settings) + (drafts.empty() ? "" : "; " + drafts) +
                     (settings.sampler.temperature > 0 ? fmt::format("; seed {}", seed) : ""));
   if (result.generated.finish == FinishReason::Cancelled) throw Interrupted{};
 }

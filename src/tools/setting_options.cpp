@@ -144,6 +144,8 @@ std::vector<Setting> make_settings() {
                      PLACE(max_tokens)),
       count("min-tokens", "New tokens at least: the model cannot end its text before", PLACE(min_tokens)),
       flag("ignore-eos", "Never end the text, whatever the model says", PLACE(ignore_eos)),
+      count("draft", "Guess up to N tokens ahead where the text repeats itself, and pause where that is slower",
+            PLACE(draft)),
       strings("stop", "End before this text (\\n is a new line); repeatable", PLACE(stop)),
       optional_count("seed", 0, "random", "Same seed, same text (default: a new one each time)", PLACE(seed)),
       number("temp", 0, 100, "Temperature; 0 takes the likeliest token", PLACE(sampler.temperature)),

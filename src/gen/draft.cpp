@@ -1,0 +1,76 @@
+#include "gen/draft.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "model/backend.h"
+
+namespace moeflux {
+
+std::string describe(const DraftStats& s) {
+  if (s.guessed == 0) return "";
+  return fmt::format("{} of {} guesses right{}", s.right, s.guessed,
+                     s.pauses ? fmt::format(", paused {} times: plain steps were faster", s.pauses) : "");
+}
+
+NgramDraft::NgramDraft(std::span<const Token> text) {
+  for (const Token t : text) add(t);
+}
+
+uint64_t NgramDraft::key(size_t n) const { return xxh3(std::as_bytes(std::span(text_).last(n))) + n; }
+
+void NgramDraft::add(Token token) {
+  for (size_t n = kShortest; n <= std::min(kLongest, text_.size()); ++n) after_[key(n)] = text_.size();
+  text_.push_back(token);
+}
+
+std::vector<Token> NgramDraft::guess(size_t most) const {
+  for (size_t n = std::min(kLongest, text_.size()); n >= kShortest; --n) {
+    const auto it = after_.find(key(n));
+    if (it == after_.end()) continue;
+    const size_t from = it->second, count = std::min(most, text_.size() - from);
+    const auto begin = text_.begin() + static_cast<ptrdiff_t>(from);
+    return {begin, begin + static_cast<ptrdiff_t>(count)};
+  }
+  return {};
+}
+
+bool DraftGovernor::may_guess() {
+  if (n_plain_ < kPlainFirst) return false;
+  if (pause_left_ == 0) return true;
+  --pause_left_;
+  return false;
+}
+
+void DraftGovernor::step_done(size_t guessed, size_t new_tokens, double seconds) {
+  if (guessed == 0) {
+    plain_s_ = n_plain_ == 0 ? seconds : plain_s_ + (seconds - plain_s_) / 8;
+    ++n_plain_;
+    return;
+  }
+  guessed_s_ += seconds;
+  guessed_tokens_ += new_tokens;
+  if (++n_guessed_ < kWindow) return;
+  if (guessed_s_ > static_cast<double>(guessed_tokens_) * plain_s_) {
+    pause_left_ = kPause;
+    ++pauses_;
+  }
+  guessed_s_ = 0;
+  guessed_tokens_ = n_guessed_ = 0;
+}
+
+size_t removable_tokens(const ModelConfig& model, size_t position) {
+  size_t most = SIZE_MAX;
+  if (model.has(Mixer::DeltaNet)) most = std::min(kConvSlack, kDeltaBlock - 1 - position % kDeltaBlock);
+  for (const LayerConfig& layer : model.layers) {
+    if (layer.mixer == Mixer::DeltaNet || !layer.window) continue;
+    // A page is given back once no later query can see it: the first that is seen now must stay.
+    const size_t page = first_visible(layer, position) / kKvBlock;
+    most = std::min(most, (page + 1) * kKvBlock - 1 + layer.window - 1 - position);
+  }
+  return most;
+}
+
+}  // namespace moeflux

@@ -1,0 +1,54 @@
+#include "gen/draft.h"
+
+#include <gtest/gtest.h>
+
+namespace moeflux {
+namespace {
+
+TEST(NgramDraft, GoesOnAsTheTextDidTheLastTime) {
+  const std::vector<Token> text{1, 2, 3, 4, 5, 9, 1, 2, 3, 7, 8, 9, 9, 1, 2};
+  NgramDraft draft(text);
+  EXPECT_EQ(draft.guess(3), (std::vector<Token>{3, 7, 8}));  // of two places the later one
+  EXPECT_EQ(draft.guess(0), std::vector<Token>{});
+  draft.add(3);
+  draft.add(4);
+  EXPECT_EQ(draft.guess(2), (std::vector<Token>{5, 9}));  // the longer beginning decides
+  draft.add(100);
+  EXPECT_TRUE(draft.guess(4).empty());
+}
+
+TEST(NgramDraft, OfAnEmptyOrShortTextNothing) {
+  EXPECT_TRUE(NgramDraft({}).guess(4).empty());
+  EXPECT_TRUE(NgramDraft(std::vector<Token>{5}).guess(4).empty());
+  EXPECT_TRUE(NgramDraft(std::vector<Token>{5, 5}).guess(4).empty());
+  EXPECT_EQ(NgramDraft(std::vector<Token>{5, 5, 5}).guess(4), std::vector<Token>{5});
+}
+
+TEST(DraftGovernor, PausesWhileGuessingIsSlowerAndTriesAgain) {
+  DraftGovernor governor;
+  EXPECT_FALSE(governor.may_guess());  // not before it knows what a plain step takes
+  for (int i = 0; i < 4; ++i) governor.step_done(0, 1, 1.0);
+  size_t guessing = 0;
+  for (int i = 0; i < 600; ++i) {
+    if (governor.may_guess()) {
+      ++guessing;
+      governor.step_done(4, 1, 1.5);  // nothing right, and half as long again
+    } else {
+      governor.step_done(0, 1, 1.0);
+    }
+  }
+  EXPECT_GE(governor.pauses(), 5u);
+  EXPECT_LT(guessing, 200u);
+  EXPECT_GT(guessing, 50u);
+
+  DraftGovernor other;
+  for (int i = 0; i < 4; ++i) other.step_done(0, 1, 1.0);
+  for (int i = 0; i < 600; ++i) {
+    EXPECT_TRUE(other.may_guess());
+    other.step_done(4, 2, 1.5);
+  }
+  EXPECT_EQ(other.pauses(), 0u);
+}
+
+}  // namespace
+}  // namespace moeflux
