@@ -28,6 +28,7 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name) {
 void ChatTemplate::add(std::string_view source, std::string name, std::string variant) {
   variants_.push_back({std::move(variant), jinja::Template(source, std::move(name))});
   if (answer_format_ == AnswerFormat::Plain) answer_format_ = answer_format_of(source);
+  source_ += source;
 }
 
 ChatTemplate ChatTemplate::from_file(const fs::path& path) {

@@ -38,6 +38,9 @@ class ChatTemplate {
 
   // How this template's model writes thoughts and tool calls.
   AnswerFormat answer_format() const { return answer_format_; }
+  // Whether the template's source has this word in it: a name that it may look at, such as "tools".
+  bool mentions(std::string_view word) const { return source_.find(word) != source_.npos; }
+  const std::string& source() const { return source_; }  // of all variants
   // The text of a special token such as "eos_token"; nothing where the folder names none.
   std::optional<std::string> special_token(std::string_view name) const;
 
@@ -53,6 +56,7 @@ class ChatTemplate {
   const jinja::Template& choose(const OrderedJson& variables) const;
 
   std::vector<Variant> variants_;
+  std::string source_;
   AnswerFormat answer_format_ = AnswerFormat::Plain;
   OrderedJson special_tokens_ = OrderedJson::object();
 };

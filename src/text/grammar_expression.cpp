@@ -20,6 +20,11 @@ void append_without_surrogates(CodeRanges& out, CodeRange range) {
   if (range.low <= range.high) out.push_back(range);
 }
 
+void shift_rules(Expression& expression, uint32_t by) {
+  if (expression.kind == Expression::Kind::Rule) expression.rule += by;
+  for (Expression& part : expression.parts) shift_rules(part, by);
+}
+
 }  // namespace
 
 CodeRanges normalise(CodeRanges ranges) {
@@ -126,6 +131,20 @@ Expression Expression::of_graph(ByteGraph graph) {
   e.kind = Kind::Graph;
   e.graph = std::move(graph);
   return e;
+}
+
+uint32_t GrammarRules::add(std::string name, Expression body) {
+  rules.push_back({std::move(name), std::move(body)});
+  return static_cast<uint32_t>(rules.size() - 1);
+}
+
+uint32_t GrammarRules::add(GrammarRules others) {
+  const auto first = static_cast<uint32_t>(rules.size());
+  for (GrammarRule& rule : others.rules) {
+    shift_rules(rule.body, first);
+    rules.push_back(std::move(rule));
+  }
+  return first + others.root;
 }
 
 }  // namespace moeflux

@@ -90,6 +90,9 @@ struct GrammarRule {
 struct GrammarRules {
   std::vector<GrammarRule> rules;
   uint32_t root = 0;
+
+  uint32_t add(std::string name, Expression body);  // the new rule's number
+  uint32_t add(GrammarRules others);                // all of them; the number that their root has here
 };
 
 }  // namespace moeflux

@@ -266,8 +266,12 @@ class Compiler {
 
 }  // namespace
 
+GrammarRules json_schema_rules(const OrderedJson& schema, const JsonSchemaOptions& options) {
+  return Compiler(schema, options).compile();
+}
+
 Grammar compile_json_schema(const OrderedJson& schema, const JsonSchemaOptions& options) {
-  const GrammarRules rules = Compiler(schema, options).compile();
+  const GrammarRules rules = json_schema_rules(schema, options);
   try {
     return Grammar(rules);
   } catch (const Error& e) {
