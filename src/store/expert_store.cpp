@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -19,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 // Of the slots, the part that may hold experts which are only passing through or only guessed.
 size_t passing_slots(size_t slots) { return std::max<size_t>(1, slots / 8); }
 constexpr size_t kLeastSlotsForGuesses = 16;
+constexpr float kRecentHalf = 32;  // steps after which a use counts half in a snapshot
 
 }  // namespace
 
@@ -46,7 +48,8 @@ struct ExpertStore::SlotClass {
   AlignedBuffer memory;  // of all slots; pages cost nothing until a slot is used
   std::vector<Slot> slots;
   std::vector<Slot*> free;
-  std::vector<Slot*> where;  // by ExpertId: the slot that holds it or will
+  std::vector<Slot*> where;      // by ExpertId: the slot that holds it or will
+  std::vector<Recency> recency;  // by ExpertId
   std::unique_ptr<EvictionPolicy> policy;
   std::list<Slot*> cold;  // not the policy's: passing through or guessed; newest first
 };
@@ -68,6 +71,7 @@ std::span<const std::byte> ExpertStore::Lease::bytes() const noexcept { return s
 ExpertStore::Demand::Demand(ExpertStore& store, std::span<const ExpertKey> keys, Use use)
     : store_(store), use_(use) {
   const std::lock_guard lock(store.mutex_);
+  if (!keys.empty()) ++store.layers_.at(keys.front().layer).n_steps;
   for (const ExpertKey& key : keys) store.ask(*this, key);
   std::ranges::reverse(pending_);
   store.drop_guesses();
@@ -153,6 +157,7 @@ void ExpertStore::make_slots(uint64_t budget) {
     cls->slots = std::vector<Slot>(std::min<uint64_t>(1 + more, n));
     cls->memory = AlignedBuffer(cls->slots.size() * bytes);
     cls->where.resize(n_layers[bytes] * widest[bytes]);
+    cls->recency.resize(cls->where.size());
     cls->policy = make_policy(options_.policy, {.n_layers = static_cast<uint32_t>(n_layers[bytes]),
                                                 .n_experts = static_cast<uint32_t>(widest[bytes]),
                                                 .n_slots = static_cast<uint32_t>(cls->slots.size())});
@@ -220,6 +225,28 @@ StoreStats ExpertStore::stats() const {
   return stats_;
 }
 
+float ExpertStore::Recency::at(uint64_t now) const {
+  return sum == 0 ? 0 : sum * std::exp2(-static_cast<float>(now - step) / kRecentHalf);
+}
+
+StoreSnapshot ExpertStore::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  StoreSnapshot out;
+  const float weight = 1 - std::exp2(-1 / kRecentHalf);  // of one step: all that ever were add up to one
+  for (const auto& [index, l] : layers_) {
+    StoreSnapshot::Layer layer{.layer = index, .held = {}, .used = {}};
+    for (uint64_t e = 0; e < l.layer->n_experts(); ++e) {
+      const Slot* slot = l.cls->where[l.first + e];
+      layer.held.push_back(!slot                               ? StoreSnapshot::Held::No
+                           : slot->state == Slot::State::Ready ? StoreSnapshot::Held::Yes
+                                                               : StoreSnapshot::Held::Loading);
+      layer.used.push_back(std::min(1.0f, weight * l.cls->recency[l.first + e].at(l.n_steps)));
+    }
+    out.layers.push_back(std::move(layer));
+  }
+  return out;
+}
+
 ExpertStore::Lease ExpertStore::lease(ExpertKey key) {
   Demand demand(*this, {&key, 1}, Use::Decode);
   std::vector<Lease> one;
@@ -255,6 +282,9 @@ void ExpertStore::ask(Demand& demand, ExpertKey key) {
   Slot* slot = where(key);
   const bool ready = slot && slot->state == Slot::State::Ready;
   ++(ready ? stats_.hits : stats_.misses);
+  const LayerInfo& l = info(key.layer);
+  Recency& recency = l.cls->recency[l.first + key.expert];
+  recency = {recency.at(l.n_steps) + 1, l.n_steps};
   if (!slot) {
     demand.pending_.push_back(key);
     return;

@@ -38,6 +38,18 @@ struct ExpertKey {
 // flush what decoding uses.
 inline constexpr size_t kSweepTokens = 32;
 
+// What a store holds at a moment, for people to look at.
+struct StoreSnapshot {
+  enum class Held : uint8_t { No, Loading, Yes };
+  struct Layer {
+    uint64_t layer = 0;
+    std::vector<Held> held;  // by expert
+    std::vector<float>
+        used;  // by expert: of the layer's last steps (some fifty), the share that asked for it
+  };
+  std::vector<Layer> layers;
+};
+
 struct StoreOptions {
   uint64_t budget_bytes = 0;  // of slots, over all classes
   bool check_reads = true;
@@ -114,6 +126,7 @@ class ExpertStore {
   bool holds_all() const { return holds_all_; }  // has a slot for every expert
   size_t slots_for(uint64_t layer) const;        // in the class of this layer's experts
   StoreStats stats() const;
+  StoreSnapshot snapshot() const;
   uint64_t slot_bytes() const;
   std::vector<std::span<std::byte>> memory() const;  // of all slots, for who wants to register it
   std::string_view queue_name() const { return loader_->queue_name(); }
@@ -126,7 +139,13 @@ class ExpertStore {
   struct LayerInfo {
     const ExpertLayer* layer = nullptr;
     SlotClass* cls = nullptr;
-    ExpertId first = 0;  // id of its expert 0 in the class
+    ExpertId first = 0;    // id of its expert 0 in the class
+    uint64_t n_steps = 0;  // demands so far
+  };
+  struct Recency {  // of the uses of an expert: a sum in which each counts less with every step
+    float sum = 0;
+    uint64_t step = 0;  // of its layer, when it was last brought up to date
+    float at(uint64_t now) const;
   };
   const LayerInfo& info(uint64_t layer) const;
   void make_slots(uint64_t budget);
