@@ -21,6 +21,8 @@ struct TextRequest {
   std::vector<std::string> stop = {};
   std::shared_ptr<const Grammar> grammar = {};
   bool grammar_after_thought = false;  // the prompt ends inside a thought, which may hold anything
+  // After so many tokens of a thought (<think>), its end is written in the model's place.
+  std::optional<size_t> most_thought_tokens = {};
 };
 
 struct TextPiece {
@@ -47,6 +49,7 @@ class TextRun {
 
  private:
   class GrammarWalk;
+  class ThoughtLimit;
   Next release(const StopStrings::Released& released, const Sample* sample);
 
   const TextRequest& request_;
@@ -54,6 +57,7 @@ class TextRun {
   TextStream stream_;
   StopStrings stops_;
   std::unique_ptr<GrammarWalk> grammar_;
+  std::unique_ptr<ThoughtLimit> limit_;
   std::string all_text_, text_;
   std::optional<std::string> stop_string_;
 };
