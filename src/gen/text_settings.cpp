@@ -41,4 +41,10 @@ TextRequest text_request(const TextSettings& settings, const TextModel& model, u
   return request;
 }
 
+void check_grammar(const TextModel& model, const Grammar* grammar) {
+  if (grammar && model.chat_template().answer_format() == AnswerFormat::Harmony)
+    fail(Errc::Unsupported, "{}: its answers come in channels, to which a grammar cannot be applied",
+         model.folder().string());
+}
+
 }  // namespace moeflux

@@ -33,4 +33,7 @@ GenerateOptions generate_options(const TextSettings& settings, uint64_t seed);
 // The same with texts turned into tokens of the model. Throws Error{InvalidArgument}.
 TextRequest text_request(const TextSettings& settings, const TextModel& model, uint64_t seed);
 
+// Throws where the model's answers have a form of their own that a grammar does not know.
+void check_grammar(const TextModel& model, const Grammar* grammar);
+
 }  // namespace moeflux

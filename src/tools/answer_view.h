@@ -7,19 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "text/answer_parser.h"
+#include "text/answer.h"
 
 namespace moeflux {
-
-// A model's answer, put together from its events.
-struct Answer {
-  std::string text, reasoning;
-  OrderedJson tool_calls = OrderedJson::array();
-
-  bool empty() const { return text.empty() && reasoning.empty() && tool_calls.empty(); }
-  void add(const AnswerEvent& event);
-  OrderedJson message() const;  // as the chat completions API has it
-};
 
 enum class Reasoning {
   Show,

@@ -97,12 +97,6 @@ void add_reasoning_option(CLI::App& app, Reasoning& into) {
       ->type_name("HOW");
 }
 
-void check_grammar(const TextModel& model, const Grammar* grammar) {
-  if (grammar && model.chat_template().answer_format() == AnswerFormat::Harmony)
-    fail(Errc::Unsupported, "{}: its answers come in channels, to which a grammar cannot be applied",
-         model.folder().string());
-}
-
 std::string readable_text(std::string text, const std::string& where) {
   const size_t good = well_formed_bytes(text);
   if (good == text.size()) return text;

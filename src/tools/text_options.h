@@ -24,9 +24,6 @@ struct TextArguments {
 void add_text_options(CLI::App& app, TextArguments& into);
 void add_reasoning_option(CLI::App& app, Reasoning& into);
 
-// Throws where the model's answers have a form of their own that a grammar does not know.
-void check_grammar(const TextModel& model, const Grammar* grammar);
-
 // Text for a model: what is no UTF-8 becomes U+FFFD, and a line on stderr says so.
 std::string readable_text(std::string text, const std::string& where);
 
