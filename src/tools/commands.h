@@ -18,6 +18,7 @@ void add_plan_command(CLI::App& app);
 void add_verify_command(CLI::App& app);
 void add_run_command(CLI::App& app);
 void add_chat_command(CLI::App& app);
+void add_serve_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_perplexity_command(CLI::App& app);
 void add_cache_sim_command(CLI::App& app);

@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
       "  moeflux plan qwen3-30b.moe --ram 6GiB            what goes where, bytes per token\n"
       "  moeflux run qwen3-30b.moe 'Once upon a time'     continue a text\n"
       "  moeflux chat qwen3-30b.moe                       talk with it\n"
+      "  moeflux serve qwen3-30b.moe                      serve it to other programs\n"
       "\n"
       "`moeflux COMMAND --help` explains each command. Exit codes: 0 success, 1 failure, 2 wrong usage.",
       "moeflux"};
@@ -61,6 +62,7 @@ int main(int argc, char** argv) {
   add_plan_command(app);
   add_run_command(app);
   add_chat_command(app);
+  add_serve_command(app);
   add_perplexity_command(app);
   add_bench_command(app);
   add_cache_sim_command(app);
