@@ -44,6 +44,16 @@ struct Logits {
 
 uint32_t flag(bool on, uint32_t value) { return on ? value : 0; }
 
+// What is destroyed may have to wait for a thread that waits for Python's lock.
+struct DeleteReleased {
+  template <class T>
+  void operator()(T* object) const {
+    std::optional<py::gil_scoped_release> released;
+    if (PyGILState_Check()) released.emplace();
+    delete object;
+  }
+};
+
 moeflux::Chat make_chat(const py::object& messages, const py::object& tools, const py::dict& variables,
                         bool answer) {
   return {.messages = dump_json(messages),
@@ -280,7 +290,8 @@ void add_context(py::module_& m) {
       .def(py::init<>())
       .def("set", &moeflux::Cancel::set)
       .def("reset", &moeflux::Cancel::reset);
-  py::class_<Stream>(m, "Stream", "The pieces of a text as they come; `result` is there when all have come.")
+  py::class_<Stream, std::unique_ptr<Stream, DeleteReleased>>(
+      m, "Stream", "The pieces of a text as they come; `result` is there when all have come.")
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__",
            [](Stream& stream) {
@@ -306,10 +317,17 @@ void add_context(py::module_& m) {
   using On = std::function<py::object(const std::string&)>;
   using SharedContext = std::shared_ptr<Context>;
   py::class_<Context, SharedContext>(m, "Context", "Sequences of tokens on a model, numbered from 0.")
-      .def(py::init<const Model&, uint64_t>(), "model"_a, "n_sequences"_a = 1)
+      .def(py::init([](const Model& model, uint64_t n_sequences) {
+             return SharedContext(new Context(model, n_sequences), DeleteReleased());
+           }),
+           "model"_a, "n_sequences"_a = 1)
       .def("close", &Context::close, Released())
       .def("__enter__", [](py::object self) { return self; })
-      .def("__exit__", [](Context& context, const py::args&) { context.close(); })
+      .def("__exit__",
+           [](Context& context, const py::args&) {
+             const py::gil_scoped_release released;
+             context.close();
+           })
       .def(
           "eval",
           [](const Context& context, const std::vector<Token>& tokens, const py::object& sequence,
@@ -364,11 +382,11 @@ void add_context(py::module_& m) {
                       uint64_t max_tokens, uint64_t min_tokens, std::vector<std::string> stop,
                       std::string grammar, py::object json_schema, bool ignore_stop_tokens, bool whole_text,
                       bool continued, const moeflux::Sampling* sampling) {
-            return std::make_unique<Stream>(
+            return std::unique_ptr<Stream, DeleteReleased>(new Stream(
                 std::move(context), prompt, sequence,
                 arguments(max_tokens, min_tokens, std::move(stop), std::move(grammar), std::move(json_schema),
                           ignore_stop_tokens, whole_text, continued, sampling, nullptr)
-                    .options());
+                    .options()));
           },
           "prompt"_a, "sequence"_a = 0, py::kw_only(), "max_tokens"_a = 0, "min_tokens"_a = 0,
           "stop"_a = std::vector<std::string>{}, "grammar"_a = "", "json_schema"_a = py::none(),

@@ -123,8 +123,7 @@ typedef struct moeflux_open_options {
 /* Opens a package, as `moeflux convert` makes it. `options` may be null. */
 MOEFLUX_API moeflux_status moeflux_open(const char* package, const moeflux_open_options* options,
                                         moeflux_model** model);
-/* Its memory goes with the last context and sampler of it. Not to be called from the model's own callbacks.
- */
+/* Its memory goes with the last context and sampler of it. */
 MOEFLUX_API moeflux_status moeflux_close(moeflux_model* model);
 
 /* Reads all experts now, where there is memory for all; otherwise they come as they are needed. */

@@ -71,16 +71,25 @@ EngineOptions engine_options(const moeflux_open_options& o, Callbacks& callbacks
 
 void TurnLock::lock() {
   std::unique_lock lock(mutex_);
+  if (owner_ == std::this_thread::get_id())
+    throw Failure(MOEFLUX_BUSY, "this is a callback of a call that is at work with the model");
   const uint64_t mine = next_++;
   changed_.wait(lock, [&] { return serving_ == mine; });
+  owner_ = std::this_thread::get_id();
 }
 
 void TurnLock::unlock() {
   {
     const std::lock_guard lock(mutex_);
+    owner_ = {};
     ++serving_;
   }
   changed_.notify_all();
+}
+
+bool TurnLock::is_mine() const {
+  const std::lock_guard lock(mutex_);
+  return owner_ == std::this_thread::get_id();
 }
 
 void Callbacks::progress(const ProgressReport& report) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "api/call.h"
 #include "gen/engine.h"
@@ -17,13 +18,15 @@ namespace moeflux::api {
 // A mutex whose waiters come in the order in which they asked: steps of several contexts take turns.
 class TurnLock {
  public:
-  void lock();
+  void lock();  // throws a Failure with MOEFLUX_BUSY where this thread has the turn: it is in a callback
   void unlock();
+  bool is_mine() const;
 
  private:
-  std::mutex mutex_;  // guards both
+  mutable std::mutex mutex_;  // guards the following
   std::condition_variable changed_;
   uint64_t next_ = 0, serving_ = 0;
+  std::thread::id owner_;
 };
 
 // The caller's functions for progress and messages; one call at a time.
@@ -36,7 +39,7 @@ class Callbacks {
   void end();  // none is called after this returns
 
  private:
-  std::mutex mutex_;  // guards both, and is held while they are called
+  std::recursive_mutex mutex_;  // guards both, and is held while they are called, which may end them
   moeflux_progress_fn on_progress_;
   moeflux_log_fn on_log_;
   void* const user_;

@@ -87,6 +87,29 @@ TEST(LibraryModel, ReportsProgressAndWhatItDid) {
   EXPECT_NE(model.stats_json().find("\"bytes_read\""), std::string::npos);
 }
 
+TEST(LibraryModel, ReportsOfProgressMayUseTheModel) {
+  OpenOptions options = small();
+  const Model* opened = nullptr;
+  moeflux_context* context = nullptr;
+  int n = 0;
+  options.on_progress = [&](const moeflux::Progress& p) {
+    if (!opened || !p.ended) return;
+    ++n;
+    EXPECT_FALSE(opened->tokenize("a b").empty());
+    EXPECT_EQ(status_of([&] { opened->load_experts(); }), MOEFLUX_BUSY);
+    EXPECT_EQ(status_of([&] { moeflux::Context(*opened).eval(std::vector<moeflux::Token>{1}); }),
+              MOEFLUX_BUSY);
+    EXPECT_EQ(moeflux_context_free(context), MOEFLUX_OK);
+    EXPECT_EQ(moeflux_close(opened->get()), MOEFLUX_OK);
+  };
+  const Model model(storyteller(), options);
+  ASSERT_EQ(moeflux_context_new(model.get(), nullptr, &context), MOEFLUX_OK);
+  opened = &model;
+  model.load_experts();
+  EXPECT_EQ(n, 1);
+  EXPECT_EQ(status_of([&] { model.info(); }), MOEFLUX_INVALID_HANDLE);
+}
+
 TEST(LibraryModel, StructsOfOtherVersionsAreUnderstoodOrRefused) {
   const Model model(storyteller(), small());
   struct Larger {
