@@ -317,10 +317,14 @@ void add_context(py::module_& m) {
   using On = std::function<py::object(const std::string&)>;
   using SharedContext = std::shared_ptr<Context>;
   py::class_<Context, SharedContext>(m, "Context", "Sequences of tokens on a model, numbered from 0.")
-      .def(py::init([](const Model& model, uint64_t n_sequences) {
-             return SharedContext(new Context(model, n_sequences), DeleteReleased());
+      .def(py::init([](const Model& model, uint64_t n_sequences, uint64_t checkpoint_every,
+                       uint64_t checkpoint_bytes, uint64_t most_recompute) {
+             return SharedContext(
+                 new Context(model, {n_sequences, checkpoint_every, checkpoint_bytes, most_recompute}),
+                 DeleteReleased());
            }),
-           "model"_a, "n_sequences"_a = 1)
+           "model"_a, "n_sequences"_a = 1, py::kw_only(), "checkpoint_every"_a = 0, "checkpoint_bytes"_a = 0,
+           "most_recompute"_a = 0)
       .def("close", &Context::close, Released())
       .def("__enter__", [](py::object self) { return self; })
       .def("__exit__",
@@ -348,7 +352,52 @@ void add_context(py::module_& m) {
       .def("pos_max", &Context::pos_max, "sequence"_a = 0,
            "The last position; -1 where the sequence is empty.")
       .def("tokens", &Context::tokens, "sequence"_a = 0)
-      .def("clear", &Context::clear, "sequence"_a = 0)
+      .def("clear", &Context::clear, "sequence"_a = 0, Released())
+      .def(
+          "remove",
+          [](const Context& context, uint64_t begin, std::optional<uint64_t> end, uint32_t sequence) {
+            context.remove(begin, end.value_or(UINT64_MAX), sequence);
+          },
+          "begin"_a, "end"_a = py::none(), "sequence"_a = 0, Released(),
+          "Forgets the tokens from `begin` up to `end`, or to the end; what is left is as if freshly "
+          "evaluated.")
+      .def("copy", &Context::copy, "source"_a, "target"_a, Released(),
+           "Makes one sequence the same as another.")
+      .def("checkpoint", &Context::checkpoint, "sequence"_a = 0, Released())
+      .def("checkpoints", &Context::checkpoints, "sequence"_a = 0)
+      .def("restore_to", &Context::restore_to, "position"_a, "sequence"_a = 0, Released(),
+           "Goes back to a checkpoint's position.")
+      .def(
+          "save",
+          [](const Context& context, uint32_t sequence) {
+            std::vector<std::byte> bytes;
+            {
+              const py::gil_scoped_release released;
+              bytes = context.save(sequence);
+            }
+            return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+          },
+          "sequence"_a = 0, "A sequence's tokens and state as bytes.")
+      .def(
+          "load",
+          [](const Context& context, const py::bytes& state, uint32_t sequence) {
+            const std::string_view bytes = state;
+            const py::gil_scoped_release released;
+            context.load(std::as_bytes(std::span(bytes)), sequence);
+          },
+          "state"_a, "sequence"_a = 0)
+      .def(
+          "save_file",
+          [](const Context& context, const std::filesystem::path& path, uint32_t sequence) {
+            context.save(path, sequence);
+          },
+          "path"_a, "sequence"_a = 0, Released())
+      .def(
+          "load_file",
+          [](const Context& context, const std::filesystem::path& path, uint32_t sequence) {
+            context.load(path, sequence);
+          },
+          "path"_a, "sequence"_a = 0, Released())
       .def(
           "generate",
           [arguments](const Context& context, const std::vector<Token>& prompt, uint32_t sequence,

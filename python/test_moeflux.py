@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 import threading
 import unittest
 
@@ -147,6 +148,31 @@ class GenerateTest(unittest.TestCase):
         )
         other.join()
         self.assertEqual(result.finish, "cancelled")
+
+    def test_sequences(self):
+        self.context.eval(self.prompt)
+        state = self.context.save()
+        after = bytes(self.context.eval([7]))
+        self.context.copy(0, 1)
+        self.context.remove(len(self.prompt))
+        self.assertEqual(bytes(self.context.eval([7])), after)
+        self.assertEqual(self.context.tokens(1), self.prompt + [7])
+        self.context.load(state, 1)
+        self.assertEqual(bytes(self.context.eval([7], 1)), after)
+        self.context.checkpoint(1)
+        self.context.eval([8, 9], 1)
+        self.assertEqual(self.context.checkpoints(1), [len(self.prompt) + 1])
+        self.context.restore_to(len(self.prompt) + 1, 1)
+        self.assertEqual(self.context.tokens(1), self.context.tokens(0))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "state")
+            self.context.save_file(path)
+            self.context.clear()
+            self.context.load_file(path)
+        self.assertEqual(self.context.tokens(), self.prompt + [7])
+        with self.assertRaises(moeflux.Error) as caught:
+            self.context.load(state[:-1])
+        self.assertEqual(caught.exception.status, "CORRUPT")
 
     def test_schemas_and_wrong_options(self):
         result = self.generate(json_schema={"enum": ["red", "blue"]})

@@ -293,6 +293,11 @@ typedef struct moeflux_context moeflux_context;
 typedef struct moeflux_context_options {
   size_t size;
   uint64_t n_sequences; /* 0: one */
+  /* For models whose state cannot go back by itself (recurrent layers, windows): checkpoints of each
+   * sequence. */
+  uint64_t checkpoint_every; /* tokens between those that are made by themselves; 0: 1024; UINT64_MAX: none */
+  uint64_t checkpoint_bytes; /* of a sequence's checkpoints, beside what its text needs; 0: 1 GiB */
+  uint64_t most_recompute;   /* tokens that going back may evaluate again; 0: as many as it takes */
 } moeflux_context_options;
 
 /* `options` may be null. */
@@ -318,12 +323,45 @@ typedef struct moeflux_batch {
 MOEFLUX_API moeflux_status moeflux_eval(moeflux_context* context, const moeflux_batch* batch, float* logits,
                                         size_t n_logits);
 
+/* ---- Sequences
+ * --------------------------------------------------------------------------------------------------- */
+
 /* The last position of a sequence; -1 where it is empty. */
 MOEFLUX_API moeflux_status moeflux_seq_pos_max(moeflux_context* context, uint32_t sequence,
                                                int64_t* position);
 MOEFLUX_API moeflux_status moeflux_seq_tokens(moeflux_context* context, uint32_t sequence,
                                               moeflux_token** tokens, size_t* n_tokens);
+/* Forgets everything, and gives the sequence's memory back. */
 MOEFLUX_API moeflux_status moeflux_seq_clear(moeflux_context* context, uint32_t sequence);
+/* Forgets the tokens from position `begin` up to `end`, which may lie beyond the last one (UINT64_MAX). What
+ * is left has the state of a fresh evaluation: where that cannot be had by cutting, it is computed again from
+ * the nearest checkpoint; MOEFLUX_UNSUPPORTED where that would be more than most_recompute tokens. */
+MOEFLUX_API moeflux_status moeflux_seq_remove(moeflux_context* context, uint32_t sequence, uint64_t begin,
+                                              uint64_t end);
+/* Makes `to` the same as `from`, in place of what it held. Memory is shared until they differ. */
+MOEFLUX_API moeflux_status moeflux_seq_copy(moeflux_context* context, uint32_t from, uint32_t to);
+/* Keeps the state of this position, so that it can be gone back to without evaluating anything. */
+MOEFLUX_API moeflux_status moeflux_seq_checkpoint(moeflux_context* context, uint32_t sequence);
+/* How many tokens the sequence had at each of its checkpoints, in ascending order. */
+MOEFLUX_API moeflux_status moeflux_seq_checkpoints(moeflux_context* context, uint32_t sequence,
+                                                   uint64_t** positions, size_t* n_positions);
+/* Goes back to a checkpoint; MOEFLUX_NOT_FOUND where there is none of that many tokens. */
+MOEFLUX_API moeflux_status moeflux_seq_restore_to(moeflux_context* context, uint32_t sequence,
+                                                  uint64_t position);
+
+/* A sequence's tokens and state as bytes, for a later process with the same package, precision and KV type
+ * (docs/FORMAT.md). Damaged bytes and those of another model or setting are refused with the reason, before
+ * anything changes. */
+MOEFLUX_API moeflux_status moeflux_state_size(moeflux_context* context, uint32_t sequence, size_t* n_bytes);
+MOEFLUX_API moeflux_status moeflux_state_save(moeflux_context* context, uint32_t sequence, void* buffer,
+                                              size_t n_bytes, size_t* n_written);
+MOEFLUX_API moeflux_status moeflux_state_load(moeflux_context* context, uint32_t sequence, const void* buffer,
+                                              size_t n_bytes);
+/* The file appears whole or not at all. */
+MOEFLUX_API moeflux_status moeflux_state_save_file(moeflux_context* context, uint32_t sequence,
+                                                   const char* path);
+MOEFLUX_API moeflux_status moeflux_state_load_file(moeflux_context* context, uint32_t sequence,
+                                                   const char* path);
 
 /* ---- Generation
  * -------------------------------------------------------------------------------------------------- */

@@ -474,12 +474,23 @@ struct Batch {
   }
 };
 
+// As in moeflux_context_options, where 0 is the default.
+struct ContextOptions {
+  uint64_t n_sequences = 1;
+  uint64_t checkpoint_every = 0, checkpoint_bytes = 0, most_recompute = 0;
+};
+
 class Context {
  public:
-  explicit Context(const Model& model, uint64_t n_sequences = 1) : n_vocab_(model.info().n_vocab) {
+  explicit Context(const Model& model, uint64_t n_sequences = 1)
+      : Context(model, ContextOptions{.n_sequences = n_sequences}) {}
+  Context(const Model& model, const ContextOptions& options) : n_vocab_(model.info().n_vocab) {
     moeflux_context_options c{};
     c.size = sizeof c;
-    c.n_sequences = n_sequences;
+    c.n_sequences = options.n_sequences;
+    c.checkpoint_every = options.checkpoint_every;
+    c.checkpoint_bytes = options.checkpoint_bytes;
+    c.most_recompute = options.most_recompute;
     moeflux_context* handle = nullptr;
     detail::check(moeflux_context_new(model.get(), &c, &handle));
     handle_ = Handle(handle);
@@ -515,6 +526,41 @@ class Context {
         [&](Token** tokens, size_t* n) { return moeflux_seq_tokens(get(), sequence, tokens, n); });
   }
   void clear(uint32_t sequence = 0) const { detail::check(moeflux_seq_clear(get(), sequence)); }
+  // The tokens from position `begin` up to `end`.
+  void remove(uint64_t begin, uint64_t end = UINT64_MAX, uint32_t sequence = 0) const {
+    detail::check(moeflux_seq_remove(get(), sequence, begin, end));
+  }
+  void copy(uint32_t from, uint32_t to) const { detail::check(moeflux_seq_copy(get(), from, to)); }
+  void checkpoint(uint32_t sequence = 0) const { detail::check(moeflux_seq_checkpoint(get(), sequence)); }
+  std::vector<uint64_t> checkpoints(uint32_t sequence = 0) const {
+    uint64_t* positions = nullptr;
+    size_t n = 0;
+    detail::check(moeflux_seq_checkpoints(get(), sequence, &positions, &n));
+    const detail::Given<uint64_t> owned(positions, moeflux_free);
+    return {positions, positions + n};
+  }
+  void restore_to(uint64_t position, uint32_t sequence = 0) const {
+    detail::check(moeflux_seq_restore_to(get(), sequence, position));
+  }
+
+  // A sequence's tokens and state, for this or a later process.
+  std::vector<std::byte> save(uint32_t sequence = 0) const {
+    size_t n = 0;
+    detail::check(moeflux_state_size(get(), sequence, &n));
+    std::vector<std::byte> bytes(n);
+    detail::check(moeflux_state_save(get(), sequence, bytes.data(), bytes.size(), &n));
+    bytes.resize(n);
+    return bytes;
+  }
+  void save(const std::filesystem::path& file, uint32_t sequence = 0) const {
+    detail::check(moeflux_state_save_file(get(), sequence, file.c_str()));
+  }
+  void load(std::span<const std::byte> bytes, uint32_t sequence = 0) const {
+    detail::check(moeflux_state_load(get(), sequence, bytes.data(), bytes.size()));
+  }
+  void load(const std::filesystem::path& file, uint32_t sequence = 0) const {
+    detail::check(moeflux_state_load_file(get(), sequence, file.c_str()));
+  }
 
   Result generate(std::span<const Token> prompt, const GenerateOptions& options = {},
                   uint32_t sequence = 0) const {

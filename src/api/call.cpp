@@ -107,22 +107,16 @@ char* give_text(std::string_view text) {
   return memory;
 }
 
-Token* give_tokens(const std::vector<Token>& tokens) {
-  // Never null, whatever malloc(0) gives: a caller may tell failure from nothing by it.
-  Token* memory = static_cast<Token*>(std::malloc(std::max<size_t>(tokens.size(), 1) * sizeof(Token)));
-  if (!memory) throw std::bad_alloc();
-  std::copy(tokens.begin(), tokens.end(), memory);
-  return memory;
-}
-
 void give_text(std::string_view text, char** into, size_t* n_bytes) {
   *into = give_text(text);
   *n_bytes = text.size();
 }
 
-void give_tokens(const std::vector<Token>& tokens, Token** into, size_t* n_tokens) {
-  *into = give_tokens(tokens);
-  *n_tokens = tokens.size();
+void* give_memory(const void* bytes, size_t n_bytes) {
+  void* memory = std::malloc(std::max<size_t>(n_bytes, 1));  // a caller may tell failure from nothing by it
+  if (!memory) throw std::bad_alloc();
+  if (n_bytes > 0) std::memcpy(memory, bytes, n_bytes);
+  return memory;
 }
 
 }  // namespace moeflux::api

@@ -105,8 +105,12 @@ void write_struct(S* into, S value, const char* name) {
 
 // For moeflux_free(); throws std::bad_alloc.
 char* give_text(std::string_view text);
-Token* give_tokens(const std::vector<Token>& tokens);
 void give_text(std::string_view text, char** into, size_t* n_bytes);
-void give_tokens(const std::vector<Token>& tokens, Token** into, size_t* n_tokens);
+void* give_memory(const void* bytes, size_t n_bytes);  // never null
+template <class T>
+void give_list(const std::vector<T>& list, T** into, size_t* n) {
+  *into = static_cast<T*>(give_memory(list.data(), list.size() * sizeof(T)));
+  *n = list.size();
+}
 
 }  // namespace moeflux::api

@@ -34,6 +34,15 @@ EvalRequest read_batch(ContextState& context, const moeflux_batch& batch) {
   return request;
 }
 
+HistoryOptions history_options(const moeflux_context_options& given) {
+  HistoryOptions options;
+  if (given.checkpoint_every) options.checkpoint_every = given.checkpoint_every;
+  if (given.checkpoint_every == UINT64_MAX) options.checkpoint_every = 0;
+  if (given.checkpoint_bytes) options.checkpoint_bytes = given.checkpoint_bytes;
+  if (given.most_recompute) options.most_recompute = given.most_recompute;
+  return options;
+}
+
 }  // namespace
 
 moeflux_status moeflux_cancel_new(moeflux_cancel** cancel) {
@@ -58,7 +67,7 @@ moeflux_status moeflux_context_new(moeflux_model* model, const moeflux_context_o
     const auto given = read_struct_or_default(options, "moeflux_context_options");
     const uint64_t n = given.n_sequences ? given.n_sequences : 1;
     if (n > kMostSequences) refuse("n_sequences is {}, of at most {}", n, kMostSequences);
-    *context = make_handle<moeflux_context>(std::make_shared<ContextState>(state, n));
+    *context = make_handle<moeflux_context>(std::make_shared<ContextState>(state, n, history_options(given)));
   });
 }
 
@@ -99,14 +108,42 @@ moeflux_status moeflux_seq_tokens(moeflux_context* context, uint32_t sequence, m
     const auto state = find_handle(context);
     const auto use = state->use.begin("context");
     required(tokens, "tokens"), required(n_tokens, "n_tokens");
-    give_tokens(state->sequence(sequence).tokens(), tokens, n_tokens);
+    give_list(state->sequence(sequence).tokens(), tokens, n_tokens);
   });
 }
 
 moeflux_status moeflux_seq_clear(moeflux_context* context, uint32_t sequence) {
+  return with_sequence(context, sequence, [](ContextState&, TokenSequence& s) { s.clear(); });
+}
+
+moeflux_status moeflux_seq_remove(moeflux_context* context, uint32_t sequence, uint64_t begin, uint64_t end) {
+  return with_sequence(context, sequence, [&](ContextState&, TokenSequence& s) { s.remove(begin, end); });
+}
+
+moeflux_status moeflux_seq_copy(moeflux_context* context, uint32_t from, uint32_t to) {
+  return with_sequence(context, to, [&](ContextState& state, TokenSequence& s) {
+    s.copy_from(state.sequence(from), state.shared_model());
+  });
+}
+
+moeflux_status moeflux_seq_checkpoint(moeflux_context* context, uint32_t sequence) {
+  return with_sequence(context, sequence, [](ContextState&, TokenSequence& s) {
+    s.drain();
+    s.held().checkpoint();
+  });
+}
+
+moeflux_status moeflux_seq_checkpoints(moeflux_context* context, uint32_t sequence, uint64_t** positions,
+                                       size_t* n_positions) {
   return call([&] {
     const auto state = find_handle(context);
     const auto use = state->use.begin("context");
-    state->sequence(sequence).clear();
+    required(positions, "positions"), required(n_positions, "n_positions");
+    const std::vector<size_t> all = state->sequence(sequence).checkpoints();
+    give_list<uint64_t>({all.begin(), all.end()}, positions, n_positions);
   });
+}
+
+moeflux_status moeflux_seq_restore_to(moeflux_context* context, uint32_t sequence, uint64_t position) {
+  return with_sequence(context, sequence, [&](ContextState&, TokenSequence& s) { s.restore_to(position); });
 }

@@ -6,39 +6,120 @@
 
 namespace moeflux::api {
 
-Sequence& TokenSequence::state(const std::shared_ptr<ModelState>& model) {
-  check_usable();
-  if (!room_) room_ = std::make_unique<SequenceRoom>(model);
-  if (!state_) state_ = model->engine.make_sequence();
-  return *state_;
+std::span<const Token> TokenSequence::evaluated() const {
+  return history_ ? history_->tokens() : std::span<const Token>();
+}
+
+std::vector<Token> TokenSequence::tokens() const {
+  std::vector<Token> all(evaluated().begin(), evaluated().end());
+  all.insert(all.end(), pending_.begin(), pending_.end());
+  return all;
 }
 
 void TokenSequence::check_usable() const {
-  if (broken_)
-    throw Failure(MOEFLUX_BROKEN,
-                  "a step of this sequence failed half-way: clear it, or restore it, to go on");
+  if (broken())
+    throw Failure(
+        MOEFLUX_BROKEN,
+        "a step of this sequence failed half-way: clear it, remove a part of it or restore it, to go on");
+}
+
+void TokenSequence::make_room(const std::shared_ptr<ModelState>& model) {
+  if (!room_) room_ = std::make_unique<SequenceRoom>(model);
+}
+
+History& TokenSequence::history(const std::shared_ptr<ModelState>& model, const HistoryOptions& options) {
+  check_usable();
+  make_room(model);
+  if (!history_) history_ = std::make_unique<History>(model->engine, options);
+  return *history_;
+}
+
+History& TokenSequence::held() {
+  if (!history_) refuse("the sequence is empty");
+  check_usable();
+  return *history_;
 }
 
 void TokenSequence::accept(std::span<const Token> tokens) {
-  tokens_.resize(n_evaluated() - tokens.size());  // without the pending one, which is among them
-  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  if (tokens.empty()) return;
+  pending_.clear();  // it was the first of them
+  history_->accept(tokens);
+}
+
+void TokenSequence::drain() {
+  if (pending_.empty()) return;
+  held().eval(pending_, 0);
+  pending_.clear();
 }
 
 void TokenSequence::clear() {
-  state_.reset();
+  history_.reset();
   room_.reset();
-  tokens_.clear();
-  broken_ = false;
+  pending_.clear();
 }
 
-bool TokenSequence::cut(size_t position) {
-  if (position >= n_evaluated()) {
-    tokens_.resize(position);
-    return true;
+void TokenSequence::release_unused() {
+  if (size() == 0 && !broken()) clear();
+}
+
+void TokenSequence::remove(size_t begin, size_t end) {
+  end = std::min(end, size());
+  if (begin > end) refuse("there is nothing from {} to {}: the sequence has {} tokens", begin, end, size());
+  if (begin == 0 && end == size()) return clear();
+  const std::vector<Token> all = tokens();
+  const size_t n_evaluated = evaluated().size();
+  if (begin >= n_evaluated) {  // only what is pending
+    if (end > begin) pending_.clear();
+    if (broken()) history_->cut(n_evaluated);
+    return;
   }
-  if (position > 0) return false;
-  clear();
-  return true;
+  if (end >= n_evaluated) {
+    history_->cut(begin);
+    if (end == all.size()) pending_.clear();
+    return;
+  }
+  // What follows has other tokens before it now, at other positions: it is evaluated again, aside, so that a
+  // failure leaves everything as it was.
+  std::unique_ptr<History> changed = history_->copy();
+  changed->cut(begin);
+  changed->eval(std::span(all).subspan(end, n_evaluated - end), 0);
+  history_ = std::move(changed);
+}
+
+std::vector<size_t> TokenSequence::checkpoints() const {
+  return history_ ? history_->checkpoints() : std::vector<size_t>();
+}
+
+void TokenSequence::restore_to(size_t position) {
+  if (!history_)
+    fail(Errc::NotFound, "there is no checkpoint at position {}: the sequence is empty", position);
+  history_->restore_to(position);
+  pending_.clear();
+}
+
+size_t TokenSequence::go_back(size_t position) {
+  pending_.clear();
+  return history_ ? history_->go_back(position) : 0;
+}
+
+void TokenSequence::copy_from(const TokenSequence& other, const std::shared_ptr<ModelState>& model) {
+  if (&other == this) return;
+  other.check_usable();
+  if (!other.history_) return clear();
+  replace(other.history_->copy(), model);
+  pending_ = other.pending_;
+}
+
+void TokenSequence::replace(std::unique_ptr<History> history, const std::shared_ptr<ModelState>& model) {
+  make_room(model);
+  history_ = std::move(history);
+  pending_.clear();
+}
+
+ContextState::~ContextState() {
+  std::unique_lock turn(model_->turns, std::defer_lock);
+  if (!model_->turns.is_mine()) turn.lock();
+  sequences_.clear();
 }
 
 TokenSequence& ContextState::sequence(uint32_t number) {
@@ -95,13 +176,10 @@ class StepPlanner {
 
   // Throws before anything is evaluated.
   void make_sequences() {
-    try {
-      for (const auto& [number, n] : order_) make_sequence(number, n);
-    } catch (...) {
-      for (const auto& [number, n] : order_)
-        if (context_.sequence(number).size() == 0) context_.sequence(number).clear();
-      throw;
-    }
+    for (const auto& [number, n] : order_) make_sequence(number, n);
+  }
+  void release_unused() {
+    for (const auto& [number, n] : order_) context_.sequence(number).release_unused();
   }
 
   std::optional<StepPlan> next(size_t chunk) {
@@ -111,7 +189,7 @@ class StepPlanner {
       const Item& item = items_[at_];
       if (step.sequences.empty() || step.sequences.back() != item.sequence) {
         step.sequences.push_back(item.sequence);
-        step.slices.push_back({&item.sequence->state(context_.shared_model()), step.tokens.size(), 0});
+        step.slices.push_back({&context_.history(*item.sequence).sequence(), step.tokens.size(), 0});
       }
       ++step.slices.back().count;
       if (item.row) {
@@ -125,29 +203,38 @@ class StepPlanner {
 
  private:
   void make_sequence(uint32_t number, size_t n_tokens) {
-    const Sequence& state = context_.sequence(number).state(context_.shared_model());
-    if (n_tokens > state.capacity() - state.position())
-      refuse("{} tokens after {} do not fit in the context of {} (sequence {})", n_tokens, state.position(),
-             state.capacity(), number);
+    History& history = context_.history(context_.sequence(number));
+    if (n_tokens > history.capacity() - history.position())
+      refuse("{} tokens after {} do not fit in the context of {} (sequence {})", n_tokens, history.position(),
+             history.capacity(), number);
+    history.expect(n_tokens);
   }
 
   ContextState& context_;
-  std::vector<std::pair<uint32_t, size_t>>
-      order_;  // sequences, and how many tokens are to be evaluated of each
+  std::vector<std::pair<uint32_t, size_t>> order_;  // sequences, and how many tokens each has to evaluate
   std::vector<Item> items_;
   size_t at_ = 0;
 };
 
-void run_step(ModelState& model, const StepPlan& step, std::span<float> logits) {
-  const std::lock_guard turn(model.turns);
-  try {
-    model.engine.step({step.tokens, step.slices, step.rows}, logits);
-  } catch (...) {
-    for (TokenSequence* sequence : step.sequences) sequence->set_broken();
-    throw;
+void run_steps(ModelState& model, StepPlanner& planner, std::span<float> logits, const CancelWatch& watch,
+               std::unique_lock<TurnLock>& turn) {
+  const size_t n_vocab = model.engine.config().n_vocab;
+  std::vector<float> step_logits;
+  while (const auto step = planner.next(model.engine.options().chunk)) {
+    turn.unlock();  // others may come in between
+    if (watch.cancelled()) throw Failure(MOEFLUX_CANCELLED, "the evaluation was cancelled");
+    turn.lock();
+    step_logits.resize(step->rows.size() * n_vocab);
+    model.engine.step({step->tokens, step->slices, step->rows}, step_logits);
+    ++model.n_steps;
+    model.n_tokens += step->tokens.size();
+    for (size_t i = 0; i < step->slices.size(); ++i)
+      step->sequences[i]->accept(
+          std::span(step->tokens).subspan(step->slices[i].first, step->slices[i].count));
+    for (size_t i = 0; i < step->out_rows.size(); ++i)
+      std::copy_n(step_logits.begin() + static_cast<ptrdiff_t>(i * n_vocab), n_vocab,
+                  logits.begin() + static_cast<ptrdiff_t>(step->out_rows[i] * n_vocab));
   }
-  ++model.n_steps;
-  model.n_tokens += step.tokens.size();
 }
 
 }  // namespace
@@ -155,20 +242,15 @@ void run_step(ModelState& model, const StepPlan& step, std::span<float> logits) 
 void evaluate(ContextState& context, const EvalRequest& request, std::span<float> logits,
               const CancelWatch& watch) {
   ModelState& model = context.model();
-  const size_t n_vocab = model.engine.config().n_vocab;
   StepPlanner planner(context, request);
-  planner.make_sequences();
-  std::vector<float> step_logits;
-  while (const auto step = planner.next(model.engine.options().chunk)) {
-    if (watch.cancelled()) throw Failure(MOEFLUX_CANCELLED, "the evaluation was cancelled");
-    step_logits.resize(step->rows.size() * n_vocab);
-    run_step(model, *step, step_logits);
-    for (size_t i = 0; i < step->slices.size(); ++i)
-      step->sequences[i]->accept(
-          std::span(step->tokens).subspan(step->slices[i].first, step->slices[i].count));
-    for (size_t i = 0; i < step->out_rows.size(); ++i)
-      std::copy_n(step_logits.begin() + static_cast<ptrdiff_t>(i * n_vocab), n_vocab,
-                  logits.begin() + static_cast<ptrdiff_t>(step->out_rows[i] * n_vocab));
+  std::unique_lock turn(model.turns);
+  try {
+    planner.make_sequences();
+    run_steps(model, planner, logits, watch, turn);
+  } catch (...) {
+    if (!turn.owns_lock()) turn.lock();
+    planner.release_unused();
+    throw;
   }
 }
 

@@ -56,33 +56,42 @@ class GenerateCall {
 
   moeflux_result run() {
     make_text_run();
+    if (watch_.cancelled()) return result({.tokens = {}, .finish = FinishReason::Cancelled}, {}, 0);
+    std::unique_lock turn(model_.turns);
+    try {
+      return run_in_turn(turn);
+    } catch (...) {
+      if (!turn.owns_lock()) turn.lock();
+      sequence_.release_unused();
+      throw;
+    }
+  }
+
+ private:
+  moeflux_result run_in_turn(std::unique_lock<TurnLock>& turn) {
     const size_t n_reused = options_.whole_text ? reuse() : 0;
     std::vector<Token> tokens(sequence_.pending().begin(), sequence_.pending().end());
     tokens.insert(tokens.end(), prompt_.begin() + static_cast<ptrdiff_t>(n_reused), prompt_.end());
-    Sequence& state = sequence_.state(context_.shared_model());
-    if (tokens.size() > state.capacity() - state.position())
-      refuse("{} tokens after {} do not fit in the context of {}", tokens.size(), state.position(),
-             state.capacity());
+    History& history = context_.history(sequence_);
+    if (tokens.size() > history.capacity() - history.position())
+      refuse("{} tokens after {} do not fit in the context of {}", tokens.size(), history.position(),
+             history.capacity());
+    history.expect(tokens.size());
     GenerationTimer timer(model_.engine, tokens.size());
-    const Generated generated = generate(state, tokens, timer);
+    const Generated generated = generate(history, tokens, timer, turn);
+    sequence_.release_unused();
+    turn.unlock();
     if (text_) text_->finish();
     return result(generated, timer.times(), n_reused);
   }
 
- private:
   // Keeps what the sequence holds of the prompt, but for the prompt's last token, whose logits are wanted.
   size_t reuse() {
-    const std::vector<Token>& held = sequence_.tokens();
+    const std::span<const Token> held = sequence_.evaluated();
     const size_t most = std::min(held.size(), prompt_.size() - 1);
     const auto differ =
         std::mismatch(held.begin(), held.begin() + static_cast<ptrdiff_t>(most), prompt_.begin());
-    size_t n = static_cast<size_t>(differ.first - held.begin());
-    n = std::min(n, sequence_.evaluated().size());
-    if (sequence_.broken() || !sequence_.cut(n)) {
-      sequence_.clear();
-      n = 0;
-    }
-    return n;
+    return sequence_.go_back(static_cast<size_t>(differ.first - held.begin()));
   }
 
   void make_text_run() {
@@ -116,35 +125,39 @@ class GenerateCall {
     return next_of(options_.on_text(options_.user, &out));
   }
 
-  Generated generate(Sequence& state, const std::vector<Token>& tokens, GenerationTimer& timer) {
-    Generated generated;
-    generated.finish = FinishReason::Cancelled;
-    if (watch_.cancelled()) return generated;
-    std::unique_lock turn(model_.turns);
+  Generated generate(History& history, const std::vector<Token>& tokens, GenerationTimer& timer,
+                     std::unique_lock<TurnLock>& turn) {
     const auto without_turn = [&](auto&& work) {
       turn.unlock();
       const auto answer = work();
       turn.lock();
       return answer;
     };
+    const std::vector<Token> earlier(history.tokens().begin(), history.tokens().end());
+    to_evaluate_ = tokens;
     GenerateOptions options = text_ ? text_->options() : request_.generate;
     options.on_prompt = [&](size_t done) {
+      settle(history);
       return without_turn([&] { return show_prompt(done, tokens.size()); }) && !watch_.cancelled();
     };
     const auto on_token = [&](const Sample& sample) {
+      settle(history);
       timer.token();
-      chosen_.push_back(sample.token);
+      to_evaluate_.push_back(sample.token);
       const Next next = without_turn([&] { return text_ ? text_->token(sample) : show({{}, &sample}); });
       return watch_.cancelled() ? Next::Cancel : next;
     };
-    const std::vector<Token> earlier(sequence_.evaluated().begin(), sequence_.evaluated().end());
+    Generated generated;
     try {
-      generated = moeflux::generate(model_.engine, state, tokens, options, on_token, earlier);
+      generated = moeflux::generate(model_.engine, history.sequence(), tokens, options, on_token, earlier);
     } catch (...) {
-      settle(state, earlier.size(), tokens);
+      if (!turn.owns_lock()) turn.lock();  // a callback threw
+      settle(history);
       throw;
     }
-    settle(state, earlier.size(), tokens);
+    settle(history);
+    if (n_evaluated_ >= tokens.size() && n_evaluated_ < to_evaluate_.size())
+      sequence_.leave_pending(to_evaluate_[n_evaluated_]);
     return generated;
   }
 
@@ -152,25 +165,20 @@ class GenerateCall {
     return !options_.on_prompt || options_.on_prompt(options_.user, done, total) == MOEFLUX_CONTINUE;
   }
 
-  // Brings the sequence to what the engine has evaluated, whatever ended it.
-  void settle(const Sequence& state, size_t before, const std::vector<Token>& tokens) {
-    if (state.broken()) return sequence_.set_broken();
-    const size_t n = state.position() - before, n_prompt = std::min(n, tokens.size());
-    const size_t chunk = model_.engine.options().chunk;
-    model_.n_tokens += n;
-    model_.n_steps += (n_prompt + chunk - 1) / chunk + n - n_prompt;
+  // Brings the history to what the engine has evaluated by now.
+  void settle(History& history) {
+    const size_t n = history.sequence().position() - history.position();
     if (n == 0) return;
-    std::vector<Token> all = tokens;
-    all.insert(all.end(), chosen_.begin(), chosen_.end());
-    sequence_.accept(std::span(all).first(n));
-    if (n >= tokens.size() && n < all.size()) sequence_.leave_pending(all[n]);
+    sequence_.accept(std::span(to_evaluate_).subspan(n_evaluated_, n));
+    n_evaluated_ += n;
+    ++model_.n_steps;
+    model_.n_tokens += n;
   }
 
   moeflux_result result(const Generated& generated, const GenerationTimes& times, size_t n_reused) const {
     moeflux_result out{};
     std::unique_ptr<char, void (*)(void*)> text(give_text(text_ ? text_->text() : ""), moeflux_free);
-    out.tokens = give_tokens(generated.tokens);
-    out.n_tokens = generated.tokens.size();
+    give_list(generated.tokens, &out.tokens, &out.n_tokens);
     out.n_bytes = text_ ? text_->text().size() : 0;
     out.finish = generated.finish == FinishReason::Stop     ? MOEFLUX_FINISH_STOP
                  : generated.finish == FinishReason::Length ? MOEFLUX_FINISH_LENGTH
@@ -195,7 +203,8 @@ class GenerateCall {
   TextRequest request_;
   const std::vector<Token> prompt_;
   std::optional<TextRun> text_;
-  std::vector<Token> chosen_;
+  std::vector<Token> to_evaluate_;  // the prompt and what was chosen
+  size_t n_evaluated_ = 0;          // of these
 };
 
 std::vector<Token> read_prompt(ModelState& model, const moeflux_token* prompt, size_t n_prompt) {

@@ -75,9 +75,9 @@ moeflux_status moeflux_tokenize(moeflux_model* model, const char* text, size_t n
     const std::string_view given = text_argument(text, n_bytes, "text");
     check_flags(flags, kTokenizeFlags);
     const Markers markers = flags & MOEFLUX_TEXT_MARKERS ? Markers::Recognised : Markers::AsText;
-    give_tokens(flags & MOEFLUX_TEXT_START ? state->text().encode_text(given, markers)
-                                           : state->text().tokenizer().encode(given, markers),
-                tokens, n_tokens);
+    give_list(flags & MOEFLUX_TEXT_START ? state->text().encode_text(given, markers)
+                                         : state->text().tokenizer().encode(given, markers),
+              tokens, n_tokens);
   });
 }
 
@@ -113,7 +113,7 @@ moeflux_status moeflux_stop_tokens(moeflux_model* model, moeflux_token** tokens,
   return call([&] {
     const auto state = find_handle(model);
     required(tokens, "tokens"), required(n_tokens, "n_tokens");
-    give_tokens(state->text().stop_tokens(), tokens, n_tokens);
+    give_list(state->text().stop_tokens(), tokens, n_tokens);
   });
 }
 
@@ -131,7 +131,7 @@ moeflux_status moeflux_chat_tokens(moeflux_model* model, const moeflux_chat* cha
   return call([&] {
     const auto state = find_handle(model);
     required(tokens, "tokens"), required(n_tokens, "n_tokens");
-    give_tokens(encode_chat(state->text().tokenizer(), rendered(*state, chat)), tokens, n_tokens);
+    give_list(encode_chat(state->text().tokenizer(), rendered(*state, chat)), tokens, n_tokens);
   });
 }
 

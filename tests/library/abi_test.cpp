@@ -43,6 +43,7 @@ AT(sampling, mirostat, 160);
 AT(sampling, logit_bias, 184);
 AT(sampling, n_banned, 208);
 AT(context_options, n_sequences, 8);
+AT(context_options, most_recompute, 32);
 AT(batch, n_tokens, 8);
 AT(batch, want_logits, 32);
 AT(batch, cancel, 40);

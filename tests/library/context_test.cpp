@@ -315,6 +315,9 @@ TEST(LibraryContext, AFailedReadBreaksOneSequenceUntilItIsCleared) {
   EXPECT_EQ(status_of([&] { context.eval(tokens); }), MOEFLUX_CORRUPT);
   EXPECT_EQ(status_of([&] { context.eval(tokens); }), MOEFLUX_BROKEN);
   EXPECT_EQ(status_of([&] { context.generate(tokens); }), MOEFLUX_BROKEN);
+  EXPECT_EQ(status_of([&] { context.copy(0, 0); }), MOEFLUX_OK);
+  EXPECT_EQ(status_of([&] { context.checkpoint(); }), MOEFLUX_BROKEN);
+  EXPECT_EQ(status_of([&] { context.save(); }), MOEFLUX_BROKEN);
   context.clear();
   EXPECT_EQ(status_of([&] { context.generate(tokens); }), MOEFLUX_CORRUPT);
   EXPECT_EQ(status_of([&] { context.generate(tokens); }), MOEFLUX_BROKEN);

@@ -1,5 +1,7 @@
 // Every function with handles that are null, closed, of another kind or made up, with null pointers, wrong
 // lengths and in any order: an error each time the contract says so, and never a crash.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -104,6 +106,7 @@ class Calls {
     for (moeflux_sampler* s : a_.samplers.open) moeflux_sampler_free(s);
     for (moeflux_cancel* c : a_.cancels.open) moeflux_cancel_free(c);
     for (moeflux_model* m : a_.models.open) moeflux_close(m);
+    fs::remove(file_);
   }
 
   void run(size_t n) {
@@ -377,6 +380,57 @@ class Calls {
       return moeflux_seq_tokens(a_.handle(a_.contexts), sequence(), a_.needed(&g.tokens), a_.needed(&g.n));
     };
     calls_["seq_clear"] = [this] { return moeflux_seq_clear(a_.handle(a_.contexts), sequence()); };
+    calls_["seq_remove"] = [this] {
+      const uint32_t number = sequence();
+      uint64_t begin = a_.below(4), end = a_.below(2) ? UINT64_MAX : begin + a_.below(4);
+      if (a_.rarely()) begin = UINT64_MAX - a_.below(3), end = 0, a_.fail_if(true);
+      return moeflux_seq_remove(a_.handle(a_.contexts), number, begin, end);
+    };
+    calls_["seq_copy"] = [this] {
+      const uint32_t from = sequence(), to = sequence();
+      return moeflux_seq_copy(a_.handle(a_.contexts), from, to);
+    };
+    calls_["seq_checkpoint"] = [this] { return moeflux_seq_checkpoint(a_.handle(a_.contexts), sequence()); };
+    calls_["seq_checkpoints"] = [this] {
+      uint64_t* positions = nullptr;
+      size_t n = 0;
+      const moeflux_status status =
+          moeflux_seq_checkpoints(a_.handle(a_.contexts), sequence(), a_.needed(&positions), a_.needed(&n));
+      moeflux_free(positions);
+      return status;
+    };
+    calls_["seq_restore_to"] = [this] {
+      return moeflux_seq_restore_to(a_.handle(a_.contexts), sequence(),
+                                    a_.rarely() ? UINT64_MAX : a_.below(8));
+    };
+    calls_["state_size"] = [this] {
+      size_t n = 0;
+      return moeflux_state_size(a_.handle(a_.contexts), sequence(), a_.needed(&n));
+    };
+    calls_["state_save"] = [this] {
+      size_t n = state_.size();
+      if (a_.rarely()) n = a_.below(100), a_.fail_if(true);
+      size_t written = 0;
+      const moeflux_status status = moeflux_state_save(a_.handle(a_.contexts), sequence(),
+                                                       a_.needed(state_.data()), n, a_.needed(&written));
+      if (status == MOEFLUX_OK) n_state_ = written;
+      return status;
+    };
+    calls_["state_load"] = [this] {
+      size_t n = n_state_;
+      if (a_.rarely()) n = a_.below(2) ? SIZE_MAX : n / 2, a_.fail_if(true);
+      return moeflux_state_load(a_.handle(a_.contexts), sequence(), a_.needed(state_.data()), n);
+    };
+    calls_["state_save_file"] = [this] {
+      const char* path = file_.c_str();
+      if (a_.rarely()) path = "/there/is/no/such/folder/state", a_.fail_if(true);
+      return moeflux_state_save_file(a_.handle(a_.contexts), sequence(), a_.needed(path));
+    };
+    calls_["state_load_file"] = [this] {
+      const char* path = file_.c_str();
+      if (a_.rarely()) path = STORYTELLER, a_.fail_if(true);
+      return moeflux_state_load_file(a_.handle(a_.contexts), sequence(), a_.needed(path));
+    };
     calls_["generate"] = [this] {
       const std::vector<Token> prompt = some_tokens(4);
       auto o = a_.sized<moeflux_generate_options>();
@@ -400,6 +454,9 @@ class Calls {
 
   static constexpr uint32_t kVocab = 4096;  // of the storyteller
   Arguments a_;
+  std::vector<std::byte> state_ = std::vector<std::byte>(4 << 20);
+  size_t n_state_ = 0;  // of what was saved last
+  const std::string file_ = fs::temp_directory_path() / ("moeflux-handles-" + std::to_string(getpid()));
   std::map<std::string, std::function<moeflux_status()>> calls_;
 };
 
