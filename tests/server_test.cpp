@@ -417,6 +417,29 @@ TEST_F(Server, MetricsAndTheEngineShowWhatHappened) {
   EXPECT_GT(used, 0);
 }
 
+TEST_F(Server, SendsThePageAsItWasBuilt) {
+  const auto web = test::data_folder().parent_path().parent_path() / "web";
+  const std::string policy = test::read_file(web / "content_security_policy.txt");
+  size_t n_files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(web / "dist")) {
+    const std::string name = file.path().filename();
+    const std::string path = name == "index.html" ? "/" : "/" + name;
+    const ClientResponse r = served->get(path);
+    EXPECT_EQ(r.status, 200) << path;
+    EXPECT_EQ(r.body, test::read_file(file.path())) << path;
+    EXPECT_EQ(r.headers.at("content-security-policy") + "\n", policy) << path;
+    const ClientResponse again = served->get(path, "If-None-Match: " + r.headers.at("etag") + "\r\n");
+    EXPECT_EQ(again.status, 304) << path;
+    EXPECT_EQ(again.body, "") << path;
+    ++n_files;
+  }
+  EXPECT_GE(n_files, 3u);
+  EXPECT_EQ(served->get("/").headers.at("content-type"), "text/html; charset=utf-8");
+  EXPECT_EQ(served->get("/app.js").headers.at("content-type"), "text/javascript; charset=utf-8");
+  EXPECT_EQ(served->get("/index.html").status, 404);
+  EXPECT_EQ(served->post("/", {}).status, 405);
+}
+
 TEST_F(Server, StopsGeneratingWhenTheClientLeaves) {
   const uint64_t before = served->scheduler().stats().cancelled;
   HttpClient client = served->client();

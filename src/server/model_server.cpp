@@ -8,10 +8,6 @@
 namespace moeflux {
 namespace {
 
-constexpr std::string_view kPagePolicy =
-    "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; object-src 'none'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
 bool is_health(std::string_view path) { return path == "/health" || path == "/v1/health"; }
 
 const StaticFile* find_static(std::string_view path) {
@@ -24,7 +20,7 @@ HttpResponse static_response(const StaticFile& file, const HttpRequest& request)
   HttpResponse out{.content_type = std::string(file.content_type),
                    .headers = {{"ETag", std::string(file.etag)},
                                {"Cache-Control", "no-cache"},
-                               {"Content-Security-Policy", std::string(kPagePolicy)},
+                               {"Content-Security-Policy", std::string(page_policy())},
                                {"Referrer-Policy", "no-referrer"}}};
   if (request.header("if-none-match") == file.etag)
     out.status = 304;
@@ -38,7 +34,7 @@ std::optional<ApiRoute> own_route(const HttpRequest& request) {
   if (is_health(request.path)) return ApiRoute{"GET", "/health", true};
   if (request.path == "/ready") return ApiRoute{"GET", "/ready", true};
   if (request.path == "/metrics") return ApiRoute{"GET", "/metrics", false};
-  if (request.path == "/" || find_static(request.path)) return ApiRoute{"GET", "/", true};
+  if (find_static(request.path)) return ApiRoute{"GET", "/", true};
   return {};
 }
 
@@ -136,9 +132,6 @@ void ModelServer::handle(const std::shared_ptr<HttpExchange>& e) {
   if (is_health(request.path)) return e->reply(health(false));
   if (request.path == "/ready") return e->reply(health(true));
   if (const StaticFile* file = find_static(request.path)) return e->reply(static_response(*file, request));
-  if (request.path == "/")
-    return e->reply(
-        {.body = "moeflux " + options_.api.version + "\n", .content_type = "text/plain; charset=utf-8"});
   Api* api = api_;
   if (!api) return e->reply(health(true));
   if (request.path == "/metrics")

@@ -1,4 +1,5 @@
-// The web page, as part of the program: nothing is read from the file system when it is asked for.
+// The web page, as part of the program: nothing is read from the file system when it is asked for. The build
+// makes the table from web/dist (cmake/embed_page.cmake).
 #pragma once
 
 #include <span>
@@ -14,5 +15,8 @@ struct StaticFile {
 };
 
 std::span<const StaticFile> static_files();
+
+// The Content-Security-Policy with which they are sent.
+std::string_view page_policy();
 
 }  // namespace moeflux
