@@ -77,7 +77,7 @@ TEST(ChatPipe, CommandsChangeTheConversation) {
   messages = saved_messages(other);
   ASSERT_EQ(messages.size(), 3u);
   EXPECT_EQ(messages[1]["content"], "four");
-  for (const char* part : {"read again", "hit rate", "/retry", "5 turns"})
+  for (const char* part : {" kept", "hit rate", "/retry", "5 turns"})
     EXPECT_NE(r.err.find(part), std::string::npos) << part << "\n" << r.err;
 
   r = run_program(chat_args(), "/load " + file + "\nfive\n/save " + other + "\n");

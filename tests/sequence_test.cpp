@@ -250,7 +250,11 @@ TEST_P(Sequences, MemoryGrowsWithTheTextAndIsShared) {
 
     engine.eval(*a, some_tokens(kContext - a->position(), 3));
     EXPECT_LE(a->bytes(), engine.plan().kv_bytes);
-    EXPECT_EQ(a->bytes() > all, grows);
+    if (grows) {
+      EXPECT_GT(a->bytes(), all);
+    } else {
+      EXPECT_LE(a->bytes(), all + one);  // a window may lie across one page more
+    }
   }
 }
 

@@ -89,7 +89,8 @@ size_t check_struct(const void* given, size_t first_size, size_t known_size, con
   if (!given) refuse("{} is null", name);
   size_t size = 0;
   std::memcpy(&size, given, sizeof size);
-  if (size < first_size || size > kMostStructBytes)
+  const bool whole = size % alignof(size_t) == 0;  // no version of a struct ends inside a field
+  if (size < first_size || size > kMostStructBytes || !whole)
     refuse("the size of {} is {}, want {}", name, size, known_size);
   const auto* bytes = static_cast<const unsigned char*>(given);
   if (size > known_size &&

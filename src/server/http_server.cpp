@@ -386,8 +386,9 @@ void HttpServer::dispatch(Connection& c) {
 // Brings what is to be sent on its way, and the connection on where that is done.
 void HttpServer::pump(Connection& c) {
   if (c.phase == Connection::Phase::Answering) {
+    const bool left = c.exchange->left();  // asked first: one that has overflowed has left as well
     if (c.exchange->overflowed()) return drop(c, HttpOutcome::ClientSlow);
-    if (c.exchange->left()) return drop(c, HttpOutcome::ClientLeft);
+    if (left) return drop(c, HttpOutcome::ClientLeft);
     const size_t before = c.out.size();
     c.ended = c.exchange->take_output(c.out, c.unsent());
     if (c.out.size() != before) c.written = Clock::now();
