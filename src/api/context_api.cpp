@@ -46,8 +46,10 @@ HistoryOptions history_options(const moeflux_context_options& given) {
 }  // namespace
 
 moeflux_status moeflux_cancel_new(moeflux_cancel** cancel) {
-  return call(
-      [&] { required(cancel, "cancel") = make_handle<moeflux_cancel>(std::make_shared<CancelState>()); });
+  return call([&] {
+    moeflux_cancel*& into = required(cancel, "cancel");
+    into = make_handle<moeflux_cancel>(std::make_shared<CancelState>());
+  });
 }
 moeflux_status moeflux_cancel_set(moeflux_cancel* cancel) {
   return call([&] { find_handle(cancel)->is_set = true; });

@@ -89,7 +89,8 @@ moeflux_status moeflux_get_plan(moeflux_model* model, moeflux_plan* plan) {
 moeflux_status moeflux_plan_json(moeflux_model* model, char** json) {
   return call([&] {
     const auto state = find_handle(model);
-    required(json, "json") = give_text(to_json(state->engine.plan()).dump());
+    char*& into = required(json, "json");  // before there is something to lose
+    into = give_text(to_json(state->engine.plan()).dump());
   });
 }
 
@@ -123,6 +124,7 @@ moeflux_status moeflux_stats_json(moeflux_model* model, char** json) {
     all["steps"] = state->n_steps.load();
     all["tokens"] = state->n_tokens.load();
     all["reads_with"] = describe_reads(state->engine);
-    required(json, "json") = give_text(all.dump());
+    char*& into = required(json, "json");  // before there is something to lose
+    into = give_text(all.dump());
   });
 }

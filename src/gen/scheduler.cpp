@@ -230,12 +230,18 @@ void Scheduler::step() {
   const size_t n_vocab = engine_.config().n_vocab;
   logits_.resize(plan.logit_rows.size() * n_vocab);
   const auto start = Clock::now();
-  size_t new_tokens = 0;
   try {
     engine_.step({plan.tokens, plan.slices, plan.logit_rows}, logits_);
   } catch (const Error& e) {
     fail_all(plan, e);
     return;
+  }
+  {  // before anybody hears of a text's end and asks for the figures
+    const std::lock_guard lock(mutex_);
+    ++stats_.steps;
+    stats_.busy_s += seconds(Clock::now() - start);
+    stats_.new_tokens += plan.chooses.size();
+    stats_.prompt_tokens += plan.n_prompt;
   }
   for (size_t i = 0; i < plan.texts.size(); ++i) {
     const Slice& slice = plan.slices[i];
@@ -252,13 +258,7 @@ void Scheduler::step() {
   for (size_t i = 0; i < plan.chooses.size(); ++i) {
     if (plan.chooses[i]->ended) continue;
     advance(*plan.chooses[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
-    ++new_tokens;
   }
-  const std::lock_guard lock(mutex_);
-  ++stats_.steps;
-  stats_.busy_s += seconds(Clock::now() - start);
-  stats_.new_tokens += new_tokens;
-  stats_.prompt_tokens += plan.n_prompt;
 }
 
 void Scheduler::advance(Text& text, std::span<const float> logits) {
