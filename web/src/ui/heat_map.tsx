@@ -72,9 +72,18 @@ export function HeatMap({ layers }: { layers: LayerState[] }) {
           </>
         ) : (
           <span class="legend">
-            On the SSD <i class="absent" />
-            <i class="wanted" />, in memory <i class="held" />
-            <i class="used" /> (the right one: much used lately), being loaded <i class="loading" />
+            <span>
+              <i class="absent" />
+              <i class="wanted" /> on the SSD
+            </span>
+            <span>
+              <i class="held" />
+              <i class="used" /> in memory
+            </span>
+            <span>
+              <i class="loading" /> being loaded
+            </span>
+            <span>stronger: used more lately</span>
           </span>
         )}
       </figcaption>
