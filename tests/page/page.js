@@ -1,50 +1,51 @@
 // Tests the web page in a real browser against the real server:
-//   node tests/page/page.js FOLDER PROGRAM PACKAGE BROWSER [SCREENSHOTS]
+//   node tests/page/page.js FOLDER PROGRAM PACKAGE BROWSER [--screenshots FOLDER | WORD...]
 // FOLDER has playwright-core in node_modules, BROWSER is Chromium. PACKAGE is the small story model; what it could not say by
-// itself is forced by a grammar. With SCREENSHOTS, a folder, pictures of the page are written there instead.
+// itself is forced by a grammar. With words, only tests with one of them in their name run; with --screenshots, none do, and
+// pictures of the page are written instead.
 'use strict';
 const assert = require('assert/strict');
 const fs = require('fs');
+const http = require('http');
 const path = require('path');
 const { createRequire } = require('module');
-const { startServer } = require('./server');
+const { endServers, startServer } = require('./server');
 const { hostile } = require('./hostile');
 
-const [folder, program, modelPackage, browserPath, screenshots] = process.argv.slice(2);
+const [folder, program, modelPackage, browserPath, ...rest] = process.argv.slice(2);
+const screenshots = rest[0] === '--screenshots' ? rest[1] : null;
 const { chromium } = createRequire(path.resolve(folder, 'index.js'))('playwright-core');
 const policy = fs.readFileSync(path.join(__dirname, '../../web/content_security_policy.txt'), 'utf8').trim();
 const key = 'key-for-the-page-5f0a';
 const question = 'Tell me a story about a dragon and a cake.';
 const endless = { ignore_eos: true, max_tokens: 3000 };
+const patience = 60_000; // ms: a machine that does much else is slow, and nothing here is about speed
 
-// A page in a browser profile of its own. Whatever goes wrong in it fails the test that uses it.
+// A page in a browser profile of its own. Whatever goes wrong in it fails the test that uses it, but for what is `expected`.
 class Visit {
-  static async begin(browser, url, options = {}) {
+  static async begin(browser, url, options = {}, expected = []) {
     const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
     await context.grantPermissions(['clipboard-read', 'clipboard-write']);
-    const visit = new Visit(await context.newPage(), url);
+    const visit = new Visit(await context.newPage(), url, expected);
     await visit.page.goto(url);
     await visit.page.locator('#app .composer').waitFor();
     return visit;
   }
 
-  constructor(page, url) {
+  constructor(page, url, expected) {
     this.page = page;
     this.url = url;
-    this.expected = []; // what the console may say
     this.faults = [];
-    page.setDefaultTimeout(15_000);
-    page.on('pageerror', (error) => this.faults.push(`error: ${error.message}`));
-    page.on('console', (message) => {
-      if (['error', 'warning'].includes(message.type()) && !this.expected.some((e) => e.test(message.text())))
-        this.faults.push(`${message.type()}: ${message.text()}`);
-    });
+    const fault = (text) => expected.some((e) => e.test(text)) || this.faults.push(text);
+    page.setDefaultTimeout(patience);
+    page.on('pageerror', (error) => fault(`error: ${error.message}`));
+    page.on('console', (message) => ['error', 'warning'].includes(message.type()) && fault(`${message.type()}: ${message.text()}`));
     page.on('dialog', (dialog) => {
-      this.faults.push(`a dialog: ${dialog.message()}`);
+      fault(`a dialog: ${dialog.message()}`);
       void dialog.dismiss();
     });
     page.on('request', (request) => {
-      if (!request.url().startsWith(url) && !request.url().startsWith('blob:')) this.faults.push(`a request to ${request.url()}`);
+      if (!request.url().startsWith(url) && !request.url().startsWith('blob:')) fault(`a request to ${request.url()}`);
     });
   }
 
@@ -65,6 +66,9 @@ class Visit {
   get users() {
     return this.page.locator('.message.user');
   }
+  get editor() {
+    return this.page.getByRole('textbox', { name: 'Edit message', exact: true });
+  }
   button(name) {
     return this.page.getByRole('button', { name, exact: true });
   }
@@ -73,6 +77,9 @@ class Visit {
   async request(fields) {
     await this.page.keyboard.press('Alt+s');
     await this.page.getByLabel('More fields of the request, as JSON').fill(JSON.stringify(fields));
+    await this.leaveDialog();
+  }
+  async leaveDialog() {
     await this.page.keyboard.press('Escape');
     await this.page.locator('dialog').waitFor({ state: 'detached' });
   }
@@ -92,6 +99,24 @@ class Visit {
   }
   textOf(message) {
     return message.locator('.markdown').last().innerText();
+  }
+  // What in the page could act, or look like a part of it, though a text put it there.
+  harm() {
+    return this.page.locator('#app').evaluate((root) => {
+      const found = [];
+      const note = (what, elements) => found.push(...elements.map((e) => `${what}: ${e.outerHTML.slice(0, 200)}`));
+      const all = (selector) => [...root.querySelectorAll(selector)];
+      const harmless = /^(a|blockquote|br|button|code|del|div|em|h[1-6]|hr|kbd|li|mark|ol|p|pre|span|strong|sub|sup|table|tbody|td|th|thead|tr|u|ul)$/;
+      const ours = /^(block|code-bar|code-frame|table-frame|hljs.*|language-.*|function_|class_)$/;
+      note('element', all('.markdown *').filter((e) => !harmless.test(e.localName)));
+      note('button', all('.markdown button').filter((e) => !e.matches('.code-bar > button')));
+      note('handler', all('*').filter((e) => [...e.attributes].some((a) => /^on|^srcdoc$|^formaction$/.test(a.name))));
+      note('attribute', all('.markdown [style], .markdown [id], .markdown [name], .markdown [src]'));
+      note('link', all('.thread a[href]').filter((e) => !/^(https?:|mailto:)/.test(e.getAttribute('href')) || e.target !== '_blank' || !e.rel.includes('noopener')));
+      note('class', all('.markdown [class]').filter((e) => [...e.classList].some((c) => !ours.test(c))));
+      note('in plain text', all('.thread .plain *, .failure :not(button), summary *, .call *, h1 *, .title *'));
+      return found;
+    });
   }
   async import(conversations, name = 'import.json') {
     const file = typeof conversations === 'string' ? conversations : exportOf(conversations);
@@ -115,7 +140,7 @@ function conversationOf(title, texts, more = {}) {
 
 const engineOf = async (url) => (await fetch(`${url}/v1/engine`)).json();
 async function until(what, check) {
-  for (const end = Date.now() + 15_000; ; await new Promise((resolve) => setTimeout(resolve, 50))) {
+  for (const end = Date.now() + patience; ; await new Promise((resolve) => setTimeout(resolve, 50))) {
     if (await check()) return;
     assert.ok(Date.now() < end, `waited in vain: ${what}`);
   }
@@ -170,7 +195,7 @@ const tests = {
     await until('the first answer', async () => (await visit.textOf(visit.answers.last())) === first);
 
     await visit.users.first().getByRole('button', { name: 'Edit message' }).click();
-    await visit.page.getByLabel('Edit message', { exact: true }).fill('Tell me about a bee.');
+    await visit.editor.fill('Tell me about a bee.');
     await visit.page.keyboard.press('Enter');
     await visit.finished();
     assert.equal(await visit.users.count(), 1);
@@ -180,7 +205,7 @@ const tests = {
     await until('the first question', async () => (await visit.users.first().locator('.plain').innerText()) === question);
 
     await visit.answers.last().getByRole('button', { name: 'Edit message' }).click();
-    await visit.page.getByLabel('Edit message', { exact: true }).fill('I had rather *not*.');
+    await visit.editor.fill('I had rather *not*.');
     await visit.button('Save').click();
     await visit.page.getByText('3 / 3').waitFor();
     assert.equal(await visit.answers.last().locator('em').innerText(), 'not');
@@ -201,17 +226,21 @@ const tests = {
     await until('the answer', async () => (await visit.answers.count()) === 1 && (await visit.textOf(visit.answers.last())) === answer);
     assert.equal(await visit.page.locator('.sidebar .title').count(), 2);
 
-    await visit.page.getByRole('button', { name: 'Rename Another one' }).click({ force: true });
+    const pressBeside = async (title, action) => {
+      await visit.page.locator('.sidebar li').filter({ hasText: title }).hover(); // the buttons show then
+      await visit.page.getByRole('button', { name: `${action} ${title}`, exact: true }).click();
+    };
+    await pressBeside('Another one', 'Rename');
     await visit.page.getByLabel('Title', { exact: true }).fill('Renamed');
     await visit.page.keyboard.press('Enter');
     await visit.page.getByRole('button', { name: 'Renamed', exact: true }).waitFor();
     await visit.page.getByLabel('Search conversations').fill('renam');
     assert.equal(await visit.page.locator('.sidebar .title').count(), 1);
-    await visit.page.getByRole('button', { name: 'Delete Renamed' }).click({ force: true });
+    await pressBeside('Renamed', 'Delete');
     assert.equal(await visit.page.locator('.sidebar .title').count(), 0);
     await visit.button('Undo').click();
     assert.equal(await visit.page.locator('.sidebar .title').count(), 1);
-    await visit.page.getByRole('button', { name: 'Delete Renamed' }).click({ force: true });
+    await pressBeside('Renamed', 'Delete');
     await visit.page.waitForTimeout(700);
     await visit.page.reload();
     await until('one conversation', async () => (await visit.page.locator('.sidebar .title').count()) === 1);
@@ -272,29 +301,29 @@ const tests = {
     await visit.page.locator('.thread a').evaluateAll((all) => all.forEach((a) => a.dispatchEvent(new MouseEvent('mouseover', { bubbles: true }))));
     await visit.page.waitForTimeout(300); // what would run, would have
     assert.deepEqual(await visit.page.evaluate(() => window.hits), []);
-    const found = await visit.page.locator('#app').evaluate((root) => ({
-      tags: [...root.querySelectorAll('.markdown *')].map((e) => e.localName).filter((t) => /^(script|img|svg|math|iframe|object|embed|form|input|style|link|base|meta|video|audio|details|dialog|template)$/.test(t)),
-      handlers: [...root.querySelectorAll('*')].flatMap((e) => [...e.attributes].map((a) => a.name)).filter((n) => n.startsWith('on') || n === 'srcdoc'),
-      styles: [...root.querySelectorAll('.markdown [style], .markdown [id], .markdown [name]')].length,
-      links: [...root.querySelectorAll('.thread a')].map((a) => a.getAttribute('href')).filter((h) => h === null || !/^(https?:|mailto:)/.test(h)).filter((h) => h !== null),
-      rel: [...root.querySelectorAll('.thread a[href]')].filter((a) => a.target !== '_blank' || !a.rel.includes('noopener')).length,
-      classes: [...root.querySelectorAll('.markdown .block [class]')].flatMap((e) => [...e.classList]).filter((c) => !/^(hljs|language|function_|class_|code-bar|code-frame|table-frame)/.test(c)),
-      shown: root.querySelector('.thread').innerText.includes('<script>window.hits.push'),
-    }));
-    assert.deepEqual(found, { tags: [], handlers: [], styles: 0, links: [], rel: 0, classes: [], shown: true });
+    const shown = await visit.page.locator('.thread').innerText();
+    assert.deepEqual(await visit.harm(), []);
+    for (const text of ['<script>window.hits.push(1)</script>', '<iframe srcdoc=', '[image: x]', '<form action=', '<template>']) assert.ok(shown.includes(text), text);
     assert.equal(visit.page.context().pages().length, 1);
     await visit.end();
   },
 
   async 'what a model is made to say is inert too'({ browser, url }) {
     const visit = await Visit.begin(browser, url);
-    await visit.page.evaluate(() => (window.hits = []));
-    for (const text of hostile.slice(0, 4)) {
-      const shown = await visit.ask('Attack!', { grammar: grammarOf(text) });
-      assert.ok(shown.length > 0);
-      assert.equal(await visit.answers.last().locator('script, img, svg, iframe, [onerror], [onload], a[href^="javascript"]').count(), 0);
+    await visit.page.evaluate(() => {
+      window.hits = [];
+      document.addEventListener('securitypolicyviolation', (e) => window.hits.push(`${e.violatedDirective} ${e.blockedURI}`));
+    });
+    // Each is streamed: tags are shown half written, too.
+    for (const text of hostile.filter((t) => t.length < 400)) {
+      await visit.page.keyboard.press('Alt+n');
+      const shown = await visit.ask('Attack!', { grammar: grammarOf(text), max_tokens: 800 });
+      assert.ok(shown.length > 0, text);
+      assert.doesNotMatch(await visit.answers.last().innerText(), /limit of tokens/, text);
+      assert.deepEqual(await visit.harm(), [], text);
     }
     assert.deepEqual(await visit.page.evaluate(() => window.hits), []);
+    assert.equal(visit.page.context().pages().length, 1);
     await visit.end();
   },
 
@@ -307,32 +336,77 @@ const tests = {
       const again = await fetch(url + file, { headers: { 'if-none-match': response.headers.get('etag') } });
       assert.equal(again.status, 304, file);
     }
-    const visit = await Visit.begin(browser, url);
-    visit.expected.push(/Content Security Policy|violates|TrustedHTML/i);
-    const outcome = await visit.page.evaluate(async () => {
-      window.hits = [];
-      const violations = [];
-      document.addEventListener('securitypolicyviolation', (e) => violations.push(e.effectiveDirective));
-      let threw = false;
-      try {
-        document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.hits.push(1)">');
-      } catch {
-        threw = true; // only DOMPurify may make HTML
-      }
-      const button = document.createElement('button');
-      button.setAttribute('onclick', 'window.hits.push(2)');
-      document.body.append(button);
-      button.click();
-      const image = new Image();
-      image.src = 'http://127.0.0.2:9/x.png';
-      await fetch('http://127.0.0.2:9/').catch(() => {});
-      await new Promise((resolve) => setTimeout(resolve, 200));
-      return { threw, hits: window.hits, violations: [...new Set(violations)].sort() };
+    const elsewhere = http.createServer((request, response) => {
+      elsewhere.asked.push(request.url);
+      response.end();
     });
-    assert.equal(outcome.threw, true);
-    assert.deepEqual(outcome.hits, []);
-    for (const directive of ['connect-src', 'img-src', 'require-trusted-types-for', 'script-src-attr']) assert.ok(outcome.violations.includes(directive), `${directive}: ${outcome.violations}`);
+    elsewhere.asked = [];
+    elsewhere.unref(); // it does not keep a run alive that fails
+    await new Promise((resolve) => elsewhere.listen(0, '127.0.0.2', resolve));
+    const there = `127.0.0.2:${elsewhere.address().port}`;
+    const listen = () => {
+      window.hits = [];
+      window.violations = new Set();
+      document.addEventListener('securitypolicyviolation', (e) => window.violations.add(e.effectiveDirective));
+    };
+    const outcome = () => ({ hits: window.hits, violations: [...window.violations].sort() });
+
+    // A script of the page that puts text where code or HTML belongs is stopped.
+    const refused = [/Content Security Policy|violates|TrustedHTML|TrustedScript/i, /^a request to http:\/\/127\.0\.0\.2/]; // that does not leave
+    const visit = await Visit.begin(browser, url, {}, refused);
+    await visit.page.evaluate(listen);
+    const threw = await visit.page.evaluate(() =>
+      [
+        () => document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.hits.push(1)">'),
+        () => { document.createElement('div').innerHTML = '<b>x</b>'; },
+        () => { document.createElement('iframe').srcdoc = '<script>parent.hits.push(2)</script>'; },
+        () => { document.createElement('script').src = 'app.js'; },
+        () => { document.createElement('script').text = 'window.hits.push(3)'; },
+        () => new DOMParser().parseFromString('<b>x</b>', 'text/html'),
+        () => trustedTypes.createPolicy('other', { createHTML: (text) => text }),
+        () => trustedTypes.createPolicy('dompurify', { createHTML: (text) => text }), // its own exists already
+      ].map((act) => {
+        try {
+          act();
+          return false;
+        } catch {
+          return true;
+        }
+      }),
+    );
+    assert.deepEqual(threw, threw.map(() => true));
+    await visit.page.evaluate(async (address) => {
+      new Image().src = `http://${address}/x.png`;
+      await fetch(`http://${address}/`).catch(() => {});
+      await new Promise((resolve) => setTimeout(resolve, 200));
+    }, there);
+    assert.deepEqual(await visit.page.evaluate(outcome), { hits: [], violations: ['connect-src', 'img-src', 'require-trusted-types-for', 'trusted-types'] });
     await visit.end();
+
+    // As if HTML had come past all else: a document with all of it, under the policy.
+    const context = await browser.newContext();
+    const page = await context.newPage();
+    await page.addInitScript(listen);
+    const raw = `<!doctype html><title>x</title><script>window.hits.push('script')</script>
+      <button onclick="window.hits.push('button')">b</button><a href="javascript:window.hits.push('link')">l</a>
+      <form action="http://127.0.0.2:9/"><button>s</button></form><iframe src="http://127.0.0.2:9/"></iframe>
+      <img src="http://127.0.0.2:9/x.png"><script src="http://127.0.0.2:9/x.js"></script>
+      ${hostile.map((text) => `<div>${text}</div>`).join('\n')}`;
+    // What would hide the rest from the parser is left out.
+    const body = raw.replaceAll(/<!--|<template>|<noscript>|<meta[^>]*>/g, '').replaceAll('127.0.0.2:9', there);
+    const headers = { 'content-type': 'text/html', 'content-security-policy': policy };
+    await page.route(`${url}/raw`, (route) => route.fulfill({ headers, body }));
+    await page.goto(`${url}/raw`);
+    await page.evaluate(() => document.querySelectorAll('button, a[href^="javascript" i], input[type=submit]').forEach((e) => e.click()));
+    await page.waitForTimeout(300);
+    const raws = await page.evaluate(outcome);
+    assert.deepEqual(raws.hits, []);
+    for (const directive of ['base-uri', 'form-action', 'frame-src', 'img-src', 'object-src', 'script-src-attr', 'script-src-elem', 'style-src-attr', 'style-src-elem'])
+      assert.ok(raws.violations.includes(directive), `${directive}: ${raws.violations}`);
+    assert.deepEqual(elsewhere.asked, []);
+    assert.equal(page.url(), `${url}/raw`);
+    await context.close();
+    elsewhere.close();
   },
 
   async 'markdown, code with a button, reasoning folded'({ browser, url }) {
@@ -344,7 +418,8 @@ const tests = {
     assert.equal(await answer.locator('td').count(), 2);
     assert.equal(await answer.locator('.hljs-keyword').first().innerText(), 'def');
     await answer.getByRole('button', { name: 'Copy code' }).click();
-    assert.equal(await visit.page.evaluate(() => navigator.clipboard.readText()), 'def f(x):\n    return x\n');
+    // No line end: pasted into a shell, the last line waits.
+    assert.equal(await visit.page.evaluate(() => navigator.clipboard.readText()), 'def f(x):\n    return x');
     await answer.getByRole('button', { name: 'Copy message' }).click();
     assert.equal((await visit.page.evaluate(() => navigator.clipboard.readText())).trim(), markdown.trim());
     const thoughts = answer.getByText('It wants code.');
@@ -391,10 +466,13 @@ const tests = {
     await page.keyboard.press('ArrowUp');
     assert.equal(await focused(), 'Edit message');
     await page.keyboard.press('Escape');
+    await page.keyboard.press('Alt+s');
+    await page.getByRole('dialog', { name: 'Settings' }).waitFor();
     await page.keyboard.press('Alt+k');
     await page.getByRole('dialog', { name: 'Keys' }).waitFor();
-    await page.keyboard.press('Escape');
-    await page.getByRole('dialog').waitFor({ state: 'detached' });
+    await page.getByRole('dialog', { name: 'Settings' }).waitFor({ state: 'detached' });
+    assert.equal(await page.getByRole('dialog').count(), 1);
+    await visit.leaveDialog();
     await page.locator('.thread').focus();
     await page.keyboard.press('/');
     assert.equal(await focused(), 'Message');
@@ -456,9 +534,8 @@ const tests = {
   },
 
   async 'errors of the server are shown, and the next message works'({ browser, url }) {
-    const visit = await Visit.begin(browser, url);
-    visit.expected.push(/400/);
-    await visit.send('word '.repeat(4000));
+    const visit = await Visit.begin(browser, url, {}, [/^error: .* 400 /]);
+    await visit.send('word '.repeat(5000));
     await visit.page.locator('.failure').waitFor();
     assert.match(await visit.page.locator('.failure').innerText(), /\d+ tokens/);
     await visit.page.keyboard.press('Alt+n');
@@ -474,14 +551,13 @@ const tests = {
   async 'a key is asked for, and kept in the browser only'({ browser }) {
     const guarded = startServer(program, modelPackage, [], { MOEFLUX_API_KEY: key });
     const url = await guarded.ready;
-    const visit = await Visit.begin(browser, url);
-    visit.expected.push(/401/);
+    const visit = await Visit.begin(browser, url, {}, [/^error: .* 401 /]);
     await visit.page.getByText('This server wants an API key.').waitFor();
     await visit.button('Enter it').click();
     await visit.page.getByLabel('API key').fill(key);
     await visit.page.getByLabel('API key').press('Tab');
     await visit.page.getByText('This server wants an API key.').waitFor({ state: 'detached' });
-    await visit.page.keyboard.press('Escape');
+    await visit.leaveDialog();
     assert.match(await visit.ask(question, { max_tokens: 8 }), /\S/);
     await visit.page.reload();
     await visit.page.locator('.model').waitFor();
@@ -492,36 +568,36 @@ const tests = {
 
   async 'a server that goes away in the middle'({ browser }) {
     const other = startServer(program, modelPackage, []);
-    const visit = await Visit.begin(browser, await other.ready);
-    visit.expected.push(/ERR_/);
+    const visit = await Visit.begin(browser, await other.ready, {}, [/^error: .*ERR_/]);
     await visit.request(endless);
     await visit.send(question);
     await until('some text', async () => (await visit.textOf(visit.answers.last())).length > 20);
     other.child.kill('SIGKILL');
-    await visit.page.getByText('the connection broke off in the middle of the answer').waitFor();
-    await visit.button('Try again').click();
-    await visit.page.getByText('the server cannot be reached').first().waitFor();
+    const failure = visit.page.locator('.message .failure');
+    await failure.filter({ hasText: 'the connection broke off in the middle of the answer' }).waitFor();
+    await failure.getByRole('button', { name: 'Try again' }).click();
+    await failure.filter({ hasText: 'the server cannot be reached' }).waitFor();
     await visit.end();
   },
 };
 
 async function takeScreenshots(browser, url) {
   const shots = {
-    'page-light': { viewport: { width: 1440, height: 900 }, colorScheme: 'light' },
-    'page-dark': { viewport: { width: 1440, height: 900 }, colorScheme: 'dark' },
-    'page-phone': { viewport: { width: 390, height: 844 }, colorScheme: 'dark', hasTouch: true, isMobile: true, deviceScaleFactor: 2 },
+    'page-light': { viewport: { width: 1200, height: 850 }, colorScheme: 'light' },
+    'page-dark': { viewport: { width: 1200, height: 850 }, colorScheme: 'dark' },
+    'page-phone': { viewport: { width: 390, height: 700 }, colorScheme: 'light', hasTouch: true, isMobile: true },
   };
   for (const [name, options] of Object.entries(shots)) {
     const visit = await Visit.begin(browser, url, options);
     if (!options.isMobile) await visit.page.keyboard.press('Alt+e');
-    await visit.ask(question, { seed: 3 });
+    for (const [i, text] of ['Tell me a story about a bee.', 'Tell me a story about a kite.', question].entries()) {
+      await visit.page.keyboard.press('Alt+n');
+      await visit.ask(text, { seed: i + 3 });
+      await visit.page.waitForTimeout(1500); // the engine is looked at once a second
+    }
     await visit.ask('And then?', { seed: 4 });
-    await visit.request(endless);
-    await visit.send('Tell me about a frog who wanted to fly.');
-    await visit.page.waitForTimeout(options.isMobile ? 500 : 4500);
-    if (!options.isMobile) await visit.page.keyboard.press('Escape');
+    await visit.page.waitForTimeout(1500);
     await visit.page.screenshot({ path: path.join(screenshots, `${name}.png`) });
-    await visit.page.keyboard.press('Escape');
     await visit.end();
   }
 }
@@ -530,11 +606,12 @@ async function main() {
   const browser = await chromium.launch({ executablePath: browserPath });
   // Few slots, so that experts come and go.
   const server = startServer(program, modelPackage, ['--ram', '4MiB']);
+  const chosen = Object.entries(tests).filter(([name]) => rest.length === 0 || rest.some((word) => name.includes(word)));
   const failed = [];
   try {
     const url = await server.ready;
     if (screenshots) return await takeScreenshots(browser, url);
-    for (const [name, test] of Object.entries(tests)) {
+    for (const [name, test] of chosen) {
       const begun = Date.now();
       try {
         await test({ browser, url });
@@ -543,12 +620,13 @@ async function main() {
         failed.push(name);
         console.log(`FAILED ${name}\n${error.stack}`);
       }
+      for (const context of browser.contexts()) await context.close(); // of a test that failed: its answer would go on
     }
   } finally {
     await browser.close();
-    await server.end();
+    await endServers();
   }
-  console.log(failed.length ? `${failed.length} of ${Object.keys(tests).length} tests failed` : `${Object.keys(tests).length} tests passed`);
+  console.log(failed.length ? `${failed.length} of ${chosen.length} tests failed` : `${chosen.length} tests passed`);
   process.exitCode = failed.length ? 1 : 0;
 }
 

@@ -2,6 +2,8 @@
 'use strict';
 const { spawn } = require('child_process');
 
+const servers = [];
+
 function startServer(program, modelPackage, args, environment = {}) {
   const child = spawn(program, ['serve', modelPackage, '--port', '0', ...args], {
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -18,7 +20,13 @@ function startServer(program, modelPackage, args, environment = {}) {
     child.kill('SIGTERM');
     await ended;
   };
+  servers.push({ end });
   return { child, ready, end, log: () => log };
 }
 
-module.exports = { startServer };
+// Also those of tests that failed before their end.
+async function endServers() {
+  for (const server of servers) await server.end();
+}
+
+module.exports = { endServers, startServer };
