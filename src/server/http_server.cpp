@@ -119,7 +119,10 @@ HttpServer::HttpServer(HttpServerOptions options, HttpHandlers handlers)
   thread_ = std::thread([this] { run(); });
 }
 
-HttpServer::~HttpServer() {
+HttpServer::~HttpServer() { stop(); }
+
+void HttpServer::stop() {
+  if (!thread_.joinable()) return;
   wish_ = Wish::Stop;
   wake_->wake(kWake);
   thread_.join();

@@ -51,7 +51,8 @@ class HttpServer {
  public:
   // Listens from here on; throws Error where it cannot.
   HttpServer(HttpServerOptions options, HttpHandlers handlers);
-  ~HttpServer();  // ends all connections
+  ~HttpServer();
+  void stop();  // ends all connections; no handler runs any more
 
   const std::string& host() const { return options_.host; }
   uint16_t port() const { return port_; }

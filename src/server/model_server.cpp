@@ -73,10 +73,11 @@ ModelServer::ModelServer(ModelServerOptions options) : options_(std::move(option
   handlers.headers = [this](const HttpRequest& r, const std::string& id) { return common_headers(r, id); };
   handlers.on_end = [this](const HttpExchange& e, HttpOutcome outcome) { log(e, outcome); };
   http_ = std::make_unique<HttpServer>(options_.http, std::move(handlers));
+  running_ = http_.get();
 }
 
 ModelServer::~ModelServer() {
-  http_.reset();  // clients that are left have left, which cancels their answers
+  http_->stop();  // clients that are left have left, which cancels their answers
   while (scheduler_ && !scheduler_->wait_idle(std::chrono::seconds(1))) {
   }
 }
@@ -110,7 +111,8 @@ std::optional<HttpResponse> ModelServer::admit(const HttpRequest& request) const
   };
   const std::optional<ApiRoute> route = route_of(request);
   AccessRules rules = options_.access;
-  rules.only_loopback_names |= http_ && http_->is_loopback();
+  const HttpServer* server = running_;
+  rules.only_loopback_names |= !server || server->is_loopback();
   if (const auto refusal = refusal_of(rules, request, route && route->is_public)) return refuse(*refusal);
   if (request.method == "OPTIONS")
     return HttpResponse{
@@ -160,7 +162,8 @@ HttpHeaders ModelServer::common_headers(const HttpRequest& request, const std::s
 }
 
 std::string ModelServer::http_metrics() const {
-  const HttpStats stats = http_->stats();
+  const HttpServer* server = running_;
+  const HttpStats stats = server ? server->stats() : HttpStats{};
   MetricsText out;
   out.counter("moeflux_http_connections_total", "Connections that clients have made",
               static_cast<double>(stats.connections));

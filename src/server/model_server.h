@@ -49,7 +49,8 @@ class ModelServer {
   std::atomic<Api*> api_ = nullptr;  // null while loading
   Scheduler* scheduler_ = nullptr;
   std::atomic<bool> stopping_ = false;
-  std::unique_ptr<HttpServer> http_;  // last: its threads use the rest
+  std::atomic<const HttpServer*> running_ = nullptr;  // for its threads, which run before it is in its place
+  std::unique_ptr<HttpServer> http_;                  // last: its threads use the rest
 };
 
 }  // namespace moeflux

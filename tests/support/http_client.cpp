@@ -13,7 +13,7 @@
 namespace moeflux::test {
 namespace {
 
-constexpr int kSeconds = 30;
+constexpr int kSeconds = 240;
 
 std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
