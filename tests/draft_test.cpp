@@ -39,6 +39,31 @@ TEST_P(Draft, TheTextIsTheOneWithoutGuesses) {
   EXPECT_GE(guessed, right);
 }
 
+// A state that cannot go back is not given guesses.
+TEST_P(Draft, TheReferenceGivesTheTextWithoutGuessesToo) {
+  EngineOptions o;
+  o.backend = "cpu-ref";
+  o.precision = Precision::Exact;
+  o.ctx = 128;
+  Engine engine(test::golden_package(GetParam()), o);
+  std::vector<Token> prompt;
+  for (size_t i = 0; i < 24; ++i) prompt.push_back(static_cast<Token>(10 + i % 6));
+  GenerateOptions options;
+  options.sampler.temperature = 0;
+  options.sampler.penalties.repetition = 0.5;
+  options.max_tokens = 80;
+  const auto plain = engine.make_sequence(), guessing = engine.make_sequence();
+  const Generated want = generate(engine, *plain, prompt, options);
+  options.draft = 8;
+  const Generated got = generate(engine, *guessing, prompt, options);
+  EXPECT_EQ(got.tokens, want.tokens);
+  if (engine.config().has(Mixer::DeltaNet)) {
+    EXPECT_EQ(got.drafts.guessed, 0u);
+  } else {
+    EXPECT_GT(got.drafts.guessed, 0u);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, Draft,
                          testing::Values("qwen3_moe", "deepseek_v3", "qwen3_next", "gpt_oss", "mixtral"),
                          [](const auto& test) { return test.param; });

@@ -7,23 +7,20 @@
 #include <algorithm>
 
 #include "io/faulty_queue.h"
+#include "support/engines.h"
 #include "support/support.h"
 
 namespace moeflux {
 namespace {
 
-EngineOptions exact(const std::string& backend = "cpu") {
+using test::some_tokens;
+
+EngineOptions exact_engine(const std::string& backend = "cpu") {
   EngineOptions o;
   o.backend = backend;
   o.precision = Precision::Exact;
   o.ctx = 400;
   return o;
-}
-
-std::vector<Token> some_tokens(size_t n, Token seed) {
-  std::vector<Token> tokens;
-  for (Token t = 0; t < n; ++t) tokens.push_back((t * 37 + seed * 101) % 128);
-  return tokens;
 }
 
 std::vector<float> fresh(Engine& engine, std::span<const Token> begin, std::span<const Token> end) {
@@ -50,7 +47,7 @@ class HistoryOf : public testing::TestWithParam<std::string> {};
 
 TEST_P(HistoryOf, CutAtEveryPositionEqualsAFreshEvaluation) {
   for (const std::string backend : {"cpu", "cpu-ref"}) {
-    Engine engine(package_of(GetParam()), exact(backend));
+    Engine engine(package_of(GetParam()), exact_engine(backend));
     const bool slow = backend == "cpu-ref";
     for (const bool at_once : {false, true}) {
       if (slow && at_once) continue;
@@ -83,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Families, HistoryOf,
 
 TEST(History, MakesCheckpointsForModelsThatNeedThem) {
   const std::vector<Token> tokens = some_tokens(300, 1);
-  Engine hybrid(test::golden_package("qwen3_next"), exact());
+  Engine hybrid(test::golden_package("qwen3_next"), exact_engine());
   History h(hybrid, {.checkpoint_every = 64});
   eval_in_pieces(h, tokens);
   EXPECT_EQ(h.checkpoints(), (std::vector<size_t>{64, 128, 192, 256}));
@@ -91,7 +88,7 @@ TEST(History, MakesCheckpointsForModelsThatNeedThem) {
   EXPECT_EQ(h.nearest(299), 299u);  // inside the block
   EXPECT_EQ(h.nearest(20), 0u);
 
-  Engine plain(test::golden_package("qwen3_moe"), exact());
+  Engine plain(test::golden_package("qwen3_moe"), exact_engine());
   History p(plain, {.checkpoint_every = 64});
   eval_in_pieces(p, tokens);
   EXPECT_TRUE(p.checkpoints().empty());
@@ -99,7 +96,7 @@ TEST(History, MakesCheckpointsForModelsThatNeedThem) {
 }
 
 TEST(History, MakesMoreCheckpointsBeforeAPromptsEnd) {
-  EngineOptions o = exact();
+  EngineOptions o = exact_engine();
   o.ctx = 1200;
   o.chunk = 700;  // a prompt of several steps
   Engine engine(test::golden_package("qwen3_5_moe"), o);
@@ -117,7 +114,7 @@ TEST(History, MakesMoreCheckpointsBeforeAPromptsEnd) {
 }
 
 TEST(History, StepsThatOthersEvaluateCount) {
-  Engine engine(test::golden_package("qwen3_next"), exact());
+  Engine engine(test::golden_package("qwen3_next"), exact_engine());
   History a(engine, {.checkpoint_every = 64}), b(engine, {.checkpoint_every = 64});
   const std::vector<Token> tokens = some_tokens(150, 1);
   const auto all = std::span<const Token>(tokens);
@@ -137,7 +134,7 @@ TEST(History, StepsThatOthersEvaluateCount) {
 }
 
 TEST(History, CheckpointsStayWithinTheirMemory) {
-  EngineOptions o = exact();
+  EngineOptions o = exact_engine();
   o.ctx = 1200;
   Engine engine(test::golden_package("qwen3_5_moe"), o);
   const std::vector<Token> tokens = some_tokens(1170, 1);
@@ -160,7 +157,7 @@ TEST(History, CheckpointsStayWithinTheirMemory) {
 }
 
 TEST(History, SharesItsCheckpointsWithCopies) {
-  Engine engine(test::golden_package("qwen3_next"), exact());
+  Engine engine(test::golden_package("qwen3_next"), exact_engine());
   History a(engine, {.checkpoint_every = 64});
   a.eval(some_tokens(150, 1));
   const auto b = a.copy();
@@ -186,7 +183,7 @@ Errc error_of(Fn fn) {
 }
 
 TEST(History, RefusesWhatItCannotDoAndIsAsBefore) {
-  Engine engine(test::golden_package("qwen3_next"), exact());
+  Engine engine(test::golden_package("qwen3_next"), exact_engine());
   History h(engine, {.checkpoint_every = 0, .most_recompute = 10});
   const std::vector<Token> tokens = some_tokens(100, 1);
   h.eval(tokens);
@@ -211,14 +208,10 @@ TEST(History, RefusesWhatItCannotDoAndIsAsBefore) {
 
 TEST(History, IsRepairedAfterAFailedStep) {
   const fs::path& package = test::golden_package("qwen3_next");
-  EngineOptions o = exact();
+  EngineOptions o = exact_engine();
   o.ram = ExpertStore::least_budget(Package(package).manifest());
   FaultyQueue* queue = nullptr;
-  o.wrap_queue = [&](std::unique_ptr<ReadQueue> inner) {
-    auto faulty = std::make_unique<FaultyQueue>(std::move(inner), Faults{});
-    queue = faulty.get();
-    return faulty;
-  };
+  test::read_with_faults(o, queue);
   o.chunk = 32;
   Engine engine(package, o);
   const auto fail_after = [&](int reads) {

@@ -10,30 +10,23 @@
 #include <csignal>
 #include <thread>
 
+#include "support/engines.h"
 #include "support/support.h"
 
 namespace moeflux {
 namespace {
 
+using test::joined;
+using test::some_tokens;
+
 constexpr uint64_t kPlenty = 1u << 30;
 
-EngineOptions exact() {
+EngineOptions prefix_engine() {
   EngineOptions o;
   o.backend = "cpu";
   o.precision = Precision::Exact;
   o.ctx = 400;
   return o;
-}
-
-std::vector<Token> some_tokens(size_t n, Token seed) {
-  std::vector<Token> tokens;
-  for (Token t = 0; t < n; ++t) tokens.push_back((t * 37 + seed * 101) % 128);
-  return tokens;
-}
-
-std::vector<Token> joined(std::vector<Token> a, std::span<const Token> b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
 }
 
 std::unique_ptr<History> evaluated(Engine& engine, std::span<const Token> tokens,
@@ -72,7 +65,7 @@ class Warnings {
 };
 
 TEST(PrefixCache, FindsTheLongestBeginning) {
-  Engine engine(test::golden_package("qwen3_moe"), exact());
+  Engine engine(test::golden_package("qwen3_moe"), prefix_engine());
   Warnings w;
   PrefixCache cache(w.options(), engine);
   const std::vector<Token> a = some_tokens(200, 1), b = joined(some_tokens(120, 1), some_tokens(50, 2));
@@ -101,7 +94,7 @@ TEST(PrefixCache, FindsTheLongestBeginning) {
 }
 
 TEST(PrefixCache, UsesCheckpointsWhereTheStateCannotGoBack) {
-  Engine engine(test::golden_package("qwen3_next"), exact());
+  Engine engine(test::golden_package("qwen3_next"), prefix_engine());
   const test::TempFolder temp;
   const std::vector<Token> a = some_tokens(200, 1), like_a = joined(some_tokens(180, 1), some_tokens(9, 3));
   for (const bool from_disk : {false, true}) {
@@ -119,7 +112,7 @@ TEST(PrefixCache, UsesCheckpointsWhereTheStateCannotGoBack) {
 }
 
 TEST(PrefixCache, KeepsWhatWasUsedLastAndCountsSharedMemoryOnce) {
-  Engine engine(test::golden_package("qwen3_moe"), exact());
+  Engine engine(test::golden_package("qwen3_moe"), prefix_engine());
   const std::vector<Token> begin = some_tokens(192, 1);
   const auto base = evaluated(engine, begin);
   const uint64_t one = base->sequence().bytes();
@@ -150,7 +143,7 @@ TEST(PrefixCache, KeepsWhatWasUsedLastAndCountsSharedMemoryOnce) {
 }
 
 TEST(PrefixCache, ALongerTextReplacesItsBeginning) {
-  Engine engine(test::golden_package("qwen3_moe"), exact());
+  Engine engine(test::golden_package("qwen3_moe"), prefix_engine());
   const test::TempFolder temp;
   Warnings w;
   PrefixCache cache(w.options(temp.path()), engine);
@@ -170,7 +163,7 @@ TEST(PrefixCache, ALongerTextReplacesItsBeginning) {
 }
 
 TEST(PrefixCache, SurvivesARestart) {
-  Engine engine(test::golden_package("gpt_oss"), exact());
+  Engine engine(test::golden_package("gpt_oss"), prefix_engine());
   const test::TempFolder temp;
   const std::vector<Token> a = some_tokens(150, 1), prompt = joined(a, some_tokens(20, 3));
   Warnings w;
@@ -190,7 +183,7 @@ TEST(PrefixCache, SurvivesARestart) {
 }
 
 TEST(PrefixCache, PassesOverWhatIsDamagedOrForeign) {
-  Engine engine(test::golden_package("qwen3_moe"), exact());
+  Engine engine(test::golden_package("qwen3_moe"), prefix_engine());
   const test::TempFolder temp;
   const std::vector<Token> a = some_tokens(150, 1), prompt = joined(a, some_tokens(20, 3));
   const auto files = [&] {
@@ -224,7 +217,7 @@ TEST(PrefixCache, PassesOverWhatIsDamagedOrForeign) {
   }
 
   Warnings w;
-  Engine other(test::golden_package("olmoe"), exact());
+  Engine other(test::golden_package("olmoe"), prefix_engine());
   PrefixCache cache(w.options(temp.path()), other);
   by_cache(cache, other, prompt, &found);
   EXPECT_EQ(found, 0u);
@@ -233,7 +226,7 @@ TEST(PrefixCache, PassesOverWhatIsDamagedOrForeign) {
 }
 
 TEST(PrefixCache, TheFolderStaysWithinItsLimit) {
-  Engine engine(test::golden_package("qwen3_moe"), exact());
+  Engine engine(test::golden_package("qwen3_moe"), prefix_engine());
   const test::TempFolder temp;
   const uint64_t each = snapshot_bytes(*evaluated(engine, some_tokens(100, 0)));
   Warnings w;
@@ -261,7 +254,7 @@ TEST(PrefixCache, TheFolderStaysWithinItsLimit) {
 }
 
 TEST(PrefixCache, AFailureToWriteIsAWarning) {
-  Engine engine(test::golden_package("qwen3_moe"), exact());
+  Engine engine(test::golden_package("qwen3_moe"), prefix_engine());
   const test::TempFolder temp;
   Warnings w;
   PrefixCache cache(w.options(temp / "cache"), engine);
@@ -276,7 +269,7 @@ TEST(PrefixCache, AFailureToWriteIsAWarning) {
 
 // Writes one text after the other until it is killed; tells the pipe when it begins, and after each.
 [[noreturn]] void write_until_killed(const fs::path& package, const fs::path& folder, int pipe) {
-  Engine engine(package, exact());
+  Engine engine(package, prefix_engine());
   PrefixCache cache({.ram_bytes = 0, .folder = folder, .disk_bytes = kPlenty}, engine);
   std::vector<std::unique_ptr<History>> texts;
   for (Token i = 0; i < 12; ++i) texts.push_back(evaluated(engine, some_tokens(390, i)));
@@ -309,7 +302,7 @@ TEST(PrefixCache, KilledWhileWritingItLosesAtMostThatEntry) {
     for (const auto& f : fs::directory_iterator(temp.path())) n_torn += f.path().extension() == ".partial";
 
     Warnings w;
-    Engine engine(package, exact());
+    Engine engine(package, prefix_engine());
     PrefixCache cache(w.options(temp.path()), engine);
     EXPECT_TRUE(w.texts.empty());
     EXPECT_GE(cache.stats().disk_entries + 1, begun);

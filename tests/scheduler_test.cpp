@@ -8,6 +8,7 @@
 #include <future>
 
 #include "io/faulty_queue.h"
+#include "support/engines.h"
 #include "support/support.h"
 
 namespace moeflux {
@@ -152,7 +153,8 @@ TEST_P(SchedulerThreads, WhatPromptsHaveInCommonIsEvaluatedOnce) {
   for (uint64_t i = 0; i < 4; ++i) jobs.push_back(job(beginning, model, 12, i));
   jobs.push_back(job(beginning + " and more", model, 12, 9));
   std::vector<std::string> alone;
-  for (const TextJob& j : jobs) alone.push_back(TextSession(engine, model).generate(j.prompt, j.request).text);
+  for (const TextJob& j : jobs)
+    alone.push_back(TextSession(engine, model).generate(j.prompt, j.request).text);
 
   SchedulerOptions options{.parallel = 4};
   options.prefixes.ram_bytes = 64u << 20;
@@ -186,11 +188,7 @@ TEST_P(SchedulerThreads, AFailedReadEndsTheTextsOfItsStepAndTheNextSucceed) {
   EngineOptions o = small_engine();
   o.ram = ExpertStore::least_budget(Package(package).manifest());
   FaultyQueue* queue = nullptr;
-  o.wrap_queue = [&](std::unique_ptr<ReadQueue> inner) {
-    auto faulty = std::make_unique<FaultyQueue>(std::move(inner), Faults{});
-    queue = faulty.get();
-    return faulty;
-  };
+  test::read_with_faults(o, queue);
   Engine engine(package, o);
   Scheduler scheduler(engine, model, {.parallel = 2});
   TextJob breaks = job("abc", model, 50, 3);

@@ -7,10 +7,14 @@
 
 #include "gen/engine.h"
 #include "io/faulty_queue.h"
+#include "support/engines.h"
 #include "support/support.h"
 
 namespace moeflux {
 namespace {
+
+using test::joined;
+using test::some_tokens;
 
 constexpr size_t kContext = 260;
 
@@ -23,18 +27,7 @@ EngineOptions with(const std::string& backend, Precision precision = Precision::
   return o;
 }
 
-std::vector<Token> some_tokens(size_t n, Token seed) {
-  std::vector<Token> tokens;
-  for (Token t = 0; t < n; ++t) tokens.push_back((t * 37 + seed * 101) % 128);
-  return tokens;
-}
-
-std::vector<Token> joined(std::vector<Token> a, std::span<const Token> b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-std::vector<float> fresh(Engine& engine, std::span<const Token> tokens, size_t rows = 1) {
+std::vector<float> fresh_logits(Engine& engine, std::span<const Token> tokens, size_t rows = 1) {
   return engine.eval(*engine.make_sequence(), tokens, rows);
 }
 
@@ -89,10 +82,10 @@ TEST_P(Sequences, CopiesGoTheirOwnWay) {
       const auto third = second->copy();
       engine.eval(*first, a_tokens.subspan(1, 38));
       engine.eval(*second, b_tokens.subspan(30, 9));
-      EXPECT_EQ(engine.eval(*first, a_tokens.last(1)), fresh(engine, joined(begin, a))) << backend << n;
-      EXPECT_EQ(engine.eval(*second, b_tokens.last(1)), fresh(engine, joined(begin, b))) << backend << n;
+      EXPECT_EQ(engine.eval(*first, a_tokens.last(1)), fresh_logits(engine, joined(begin, a))) << backend << n;
+      EXPECT_EQ(engine.eval(*second, b_tokens.last(1)), fresh_logits(engine, joined(begin, b))) << backend << n;
       second.reset();  // what it shared stays
-      EXPECT_EQ(engine.eval(*third, b_tokens.last(10)), fresh(engine, joined(begin, b))) << backend << n;
+      EXPECT_EQ(engine.eval(*third, b_tokens.last(10)), fresh_logits(engine, joined(begin, b))) << backend << n;
       if (engine.options().backend == "cpu-ref") break;  // slow, and plain enough
     }
   }
@@ -136,7 +129,7 @@ TEST_P(Sequences, InterleavedOnesEqualSeparateOnes) {
             got[i].insert(got[i].end(), &logits[row * n_vocab], &logits[(row + slices[s].count) * n_vocab]);
     }
     for (size_t i = 0; i < kTexts; ++i)
-      EXPECT_EQ(got[i], fresh(engine, texts[i], kLength)) << backend << ", text " << i;
+      EXPECT_EQ(got[i], fresh_logits(engine, texts[i], kLength)) << backend << ", text " << i;
   }
 }
 
@@ -170,11 +163,11 @@ TEST_P(Sequences, CutAtEveryPosition) {
       const auto begin = std::span(tokens).first(expected ? p : n);
       n_cut += expected;
       if (!expected && p % 50) continue;  // as a fresh one, or as if nothing had happened
-      ASSERT_EQ(engine.eval(*copy, other), fresh(engine, joined({begin.begin(), begin.end()}, other)))
+      ASSERT_EQ(engine.eval(*copy, other), fresh_logits(engine, joined({begin.begin(), begin.end()}, other)))
           << "cut at " << p;
     }
     EXPECT_GE(n_cut, 7u);
-    EXPECT_EQ(engine.eval(*whole, other), fresh(engine, joined(tokens, other)));  // copies do not write to it
+    EXPECT_EQ(engine.eval(*whole, other), fresh_logits(engine, joined(tokens, other)));  // copies do not write to it
   }
 }
 
@@ -193,7 +186,7 @@ TEST_P(Sequences, CutAgainAndAgain) {
       n_cut += sequence->cut(sequence->position() - back);
       tokens.resize(sequence->position());
       tokens = joined(tokens, more);
-      ASSERT_EQ(engine.eval(*sequence, more), fresh(engine, tokens)) << backend << i;
+      ASSERT_EQ(engine.eval(*sequence, more), fresh_logits(engine, tokens)) << backend << i;
     }
     EXPECT_GE(n_cut, rounds / 12);
   }
@@ -211,7 +204,7 @@ TEST_P(Sequences, TheReferenceCutsWhereItCan) {
       continue;
     }
     const auto begin = std::span(tokens).first(p);
-    EXPECT_EQ(engine.eval(*copy, other), fresh(engine, joined({begin.begin(), begin.end()}, other))) << p;
+    EXPECT_EQ(engine.eval(*copy, other), fresh_logits(engine, joined({begin.begin(), begin.end()}, other))) << p;
   }
 }
 
@@ -277,11 +270,7 @@ TEST(SequenceFaults, ABrokenOneStaysSoAndOthersDoNotNotice) {
   EngineOptions o = with("cpu");
   o.ram = ExpertStore::least_budget(Package(package).manifest());
   FaultyQueue* queue = nullptr;
-  o.wrap_queue = [&](std::unique_ptr<ReadQueue> inner) {
-    auto faulty = std::make_unique<FaultyQueue>(std::move(inner), Faults{});
-    queue = faulty.get();
-    return faulty;
-  };
+  test::read_with_faults(o, queue);
   Engine engine(package, o);
   const std::vector<Token> tokens = some_tokens(70, 1), more = some_tokens(50, 2);
   const auto sequence = engine.make_sequence();
@@ -296,7 +285,7 @@ TEST(SequenceFaults, ABrokenOneStaysSoAndOthersDoNotNotice) {
   EXPECT_FALSE(sequence->cut(69));
   EXPECT_THROW(engine.eval(*sequence, more), Error);
   EXPECT_FALSE(kept->broken());
-  EXPECT_EQ(engine.eval(*kept, more), fresh(engine, joined(tokens, more)));
+  EXPECT_EQ(engine.eval(*kept, more), fresh_logits(engine, joined(tokens, more)));
 }
 
 }  // namespace

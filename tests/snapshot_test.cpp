@@ -9,23 +9,20 @@
 
 #include "base/hash.h"
 #include "io/faulty_queue.h"
+#include "support/engines.h"
 #include "support/support.h"
 
 namespace moeflux {
 namespace {
 
-EngineOptions with(const std::string& backend, Precision precision = Precision::Exact) {
+using test::some_tokens;
+
+EngineOptions snapshot_engine(const std::string& backend, Precision precision = Precision::Exact) {
   EngineOptions o;
   o.backend = backend;
   o.precision = precision;
   o.ctx = 300;
   return o;
-}
-
-std::vector<Token> some_tokens(size_t n, Token seed) {
-  std::vector<Token> tokens;
-  for (Token t = 0; t < n; ++t) tokens.push_back((t * 37 + seed * 101) % 128);
-  return tokens;
 }
 
 constexpr HistoryOptions kOptions{.checkpoint_every = 64};
@@ -53,7 +50,7 @@ constexpr Settings kSettings[] = {{"cpu", Precision::Exact, KvType::F32},
 TEST_P(SnapshotOf, ComesBackAsItWasInAnyState) {
   for (const Settings& s : kSettings) {
     const bool slow = std::string(s.backend) == "cpu-ref";
-    EngineOptions o = with(s.backend, s.precision);
+    EngineOptions o = snapshot_engine(s.backend, s.precision);
     o.kv = s.kv;
     Engine engine(package(), o);
     const std::vector<Token> tokens = some_tokens(200, 1), more = some_tokens(5, 2);
@@ -81,7 +78,8 @@ TEST_P(SnapshotOf, ComesBackAsItWasInAnyState) {
 
 TEST_P(SnapshotOf, IsUnderstoodByOtherBackends) {
   for (const Precision precision : {Precision::Exact, Precision::Fast}) {
-    Engine fast(package(), with("cpu", precision)), plain(package(), with("cpu-ref", precision));
+    Engine fast(package(), snapshot_engine("cpu", precision)),
+        plain(package(), snapshot_engine("cpu-ref", precision));
     const std::vector<Token> tokens = some_tokens(75, 1), more = some_tokens(3, 2);
     for (auto [from, to] : {std::pair(&fast, &plain), std::pair(&plain, &fast)}) {
       History history(*from, kOptions);
@@ -119,20 +117,20 @@ std::vector<std::byte> snapshot_of(Engine& engine, size_t n = 100) {
 }
 
 TEST(Snapshot, OfAnotherModelOrSettingsIsRefusedByName) {
-  Engine engine(test::golden_package("qwen3_next"), with("cpu"));
+  Engine engine(test::golden_package("qwen3_next"), snapshot_engine("cpu"));
   const std::vector<std::byte> bytes = snapshot_of(engine);
   const auto refusal = [&](const fs::path& package, const EngineOptions& o) {
     Engine other(package, o);
     return error_of([&] { load_snapshot(other, kOptions, bytes); });
   };
-  auto [code, text] = refusal(test::golden_package("qwen3_moe"), with("cpu"));
+  auto [code, text] = refusal(test::golden_package("qwen3_moe"), snapshot_engine("cpu"));
   EXPECT_EQ(code, Errc::InvalidArgument);
   EXPECT_NE(text.find("another model (qwen3_next"), text.npos) << text;
-  std::tie(code, text) = refusal(test::golden_package("qwen3_next"), with("cpu", Precision::Fast));
+  std::tie(code, text) = refusal(test::golden_package("qwen3_next"), snapshot_engine("cpu", Precision::Fast));
   EXPECT_EQ(code, Errc::InvalidArgument);
   EXPECT_NE(text.find("precision exact, KV cache f32; here precision fast, KV cache bf16"), text.npos)
       << text;
-  EngineOptions small = with("cpu");
+  EngineOptions small = snapshot_engine("cpu");
   small.ctx = 99;
   std::tie(code, text) = refusal(test::golden_package("qwen3_next"), small);
   EXPECT_EQ(code, Errc::InvalidArgument);
@@ -140,7 +138,7 @@ TEST(Snapshot, OfAnotherModelOrSettingsIsRefusedByName) {
 }
 
 TEST(Snapshot, OfAnotherVersionIsRefused) {
-  Engine engine(test::golden_package("qwen3_moe"), with("cpu"));
+  Engine engine(test::golden_package("qwen3_moe"), snapshot_engine("cpu"));
   std::vector<std::byte> bytes = snapshot_of(engine, 3);
   bytes[8] = std::byte{2};
   const auto [code, text] = error_of([&] { load_snapshot(engine, kOptions, bytes); });
@@ -149,7 +147,7 @@ TEST(Snapshot, OfAnotherVersionIsRefused) {
 }
 
 TEST(Snapshot, DamageAndTruncationAreRefusedEverywhere) {
-  Engine engine(test::golden_package("qwen3_next"), with("cpu"));
+  Engine engine(test::golden_package("qwen3_next"), snapshot_engine("cpu"));
   const std::vector<std::byte> good = snapshot_of(engine, 70);
   const auto refused = [&](std::span<const std::byte> bytes, const std::string& what) {
     const auto [code, text] = error_of([&] { load_snapshot(engine, kOptions, bytes); });
@@ -169,7 +167,7 @@ TEST(Snapshot, DamageAndTruncationAreRefusedEverywhere) {
 
 // A header with a right checksum whose numbers lie.
 TEST(Snapshot, LyingHeadersAreRefused) {
-  Engine engine(test::golden_package("qwen3_next"), with("cpu"));
+  Engine engine(test::golden_package("qwen3_next"), snapshot_engine("cpu"));
   const std::vector<std::byte> good = snapshot_of(engine, 70);
   constexpr size_t kHeader = 112 + 70 * 4 + 16;  // one checkpoint
   const auto lie = [&](size_t at, uint64_t value) {
@@ -188,7 +186,7 @@ TEST(Snapshot, LyingHeadersAreRefused) {
 }
 
 TEST(Snapshot, FilesAppearWhole) {
-  Engine engine(test::golden_package("qwen3_moe"), with("cpu"));
+  Engine engine(test::golden_package("qwen3_moe"), snapshot_engine("cpu"));
   History history(engine, kOptions);
   history.eval(some_tokens(100, 1));
   const test::TempFolder temp;
@@ -203,14 +201,10 @@ TEST(Snapshot, FilesAppearWhole) {
 
 TEST(Snapshot, OfABrokenTextIsRefused) {
   const fs::path& package = test::golden_package("qwen3_moe");
-  EngineOptions o = with("cpu");
+  EngineOptions o = snapshot_engine("cpu");
   o.ram = ExpertStore::least_budget(Package(package).manifest());
   FaultyQueue* queue = nullptr;
-  o.wrap_queue = [&](std::unique_ptr<ReadQueue> inner) {
-    auto faulty = std::make_unique<FaultyQueue>(std::move(inner), Faults{});
-    queue = faulty.get();
-    return faulty;
-  };
+  test::read_with_faults(o, queue);
   Engine engine(package, o);
   History history(engine, kOptions);
   queue->set({.error = [](const ReadRequest&) { return EIO; }});

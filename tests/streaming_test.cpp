@@ -6,6 +6,7 @@
 
 #include "gen/engine.h"
 #include "io/faulty_queue.h"
+#include "support/engines.h"
 #include "support/support.h"
 
 namespace moeflux {
@@ -98,11 +99,7 @@ TEST(StreamingFaults, AFailedReadEndsOneRequestAndTheNextSucceeds) {
   const fs::path& package = test::golden_package("qwen3_moe");
   EngineOptions o = streaming(package, 0.3);
   FaultyQueue* queue = nullptr;
-  o.wrap_queue = [&](std::unique_ptr<ReadQueue> inner) {
-    auto faulty = std::make_unique<FaultyQueue>(std::move(inner), Faults{});
-    queue = faulty.get();
-    return faulty;
-  };
+  test::read_with_faults(o, queue);
   Engine engine(package, o);
   const std::vector<float> want = logits_of(engine);
   int after = 0;

@@ -216,6 +216,18 @@ bool CpuSequence::can_cut_state(size_t p) const {
   return true;
 }
 
+size_t CpuSequence::removable() const {
+  size_t most = SIZE_MAX;
+  if (n_delta_) most = std::min(kConvSlack, kDeltaBlock - 1 - position() % kDeltaBlock);
+  for (const LayerConfig& layer : model_.layers) {
+    if (layer.mixer == Mixer::DeltaNet || !layer.window) continue;
+    // A page is given back once no later query can see it: the first that is seen now must stay.
+    const size_t page = first_visible(layer, position()) / kKvBlock;
+    most = std::min(most, (page + 1) * kKvBlock - 1 + layer.window - 1 - position());
+  }
+  return most;
+}
+
 void CpuSequence::cut_layer(KvLayer& l, size_t p) const {
   const size_t blocks = (p + kKvBlock - 1) / kKvBlock;
   if (l.pages.size() > blocks) l.pages.resize(blocks), l.data.resize(blocks);

@@ -15,6 +15,7 @@ class CpuSequence : public Sequence {
 
   std::vector<MemoryPart> memory() const override;
   std::unique_ptr<Sequence> copy() const override;
+  size_t removable() const override;
   uint64_t state_bytes(Saved what) const override;
 
   // A step of `count` tokens begins.

@@ -162,6 +162,13 @@ class ReferenceSequence : public Sequence {
   }
 
   // Delta nets keep the inputs that their convolution needs next, and no earlier ones.
+  size_t removable() const override {
+    size_t most = delta_.empty() ? SIZE_MAX : 0;
+    for (size_t i = 0; i < kv_.size(); ++i)
+      if (model_.layers[i].mixer != Mixer::DeltaNet)
+        most = std::min(most, ring_removable(model_.layers[i], kv_[i].rows(), position()));
+    return most;
+  }
   bool can_cut_state(size_t position) const override {
     if (!delta_.empty() || position < loaded_at_) return false;
     for (size_t i = 0; i < kv_.size(); ++i)

@@ -150,10 +150,19 @@ bool CudaSequence::can_cut_state(size_t position) const {
   if (position < loaded_at_) return false;
   for (size_t i = 0; i < rows_.size(); ++i) {
     const LayerConfig& layer = model_.layers[i];
-    if (layer.mixer == Mixer::DeltaNet || !ring_can_cut(layer, rows_[i], furthest(), position))
-      return false;
+    if (layer.mixer == Mixer::DeltaNet || !ring_can_cut(layer, rows_[i], furthest(), position)) return false;
   }
   return true;
+}
+
+size_t CudaSequence::removable() const {
+  size_t most = SIZE_MAX;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const LayerConfig& layer = model_.layers[i];
+    if (layer.mixer == Mixer::DeltaNet) return 0;
+    most = std::min(most, ring_removable(layer, rows_[i], position()));
+  }
+  return most;
 }
 
 // -- saved states: through a copy of all of its memory on the host

@@ -15,6 +15,7 @@ class CudaSequence : public Sequence {
   CudaSequence(const ModelConfig& model, size_t capacity, KvType type, size_t chunk, cudaStream_t stream);
   std::vector<MemoryPart> memory() const override { return {{memory_.as<>(), memory_.size()}}; }
   std::unique_ptr<Sequence> copy() const override;
+  size_t removable() const override;
   uint64_t state_bytes(Saved what) const override;
 
   const LayerCache* layers() const { return table_.as<LayerCache>(); }  // in device memory

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 
@@ -16,10 +17,6 @@ using Clock = std::chrono::steady_clock;
 // Decoding from a cache that another kind of work has filled is not the steady state yet; and with skewed
 // routes some slots may never be filled.
 constexpr uint64_t kLeastWarmup = 16, kMostWarmup = 128;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 Rate rate_of(std::vector<double> v) {
   std::ranges::sort(v);

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/hash.h"
-#include "model/backend.h"
 
 namespace moeflux {
 
@@ -59,18 +58,6 @@ void DraftGovernor::step_done(size_t guessed, size_t new_tokens, double seconds)
   }
   guessed_s_ = 0;
   guessed_tokens_ = n_guessed_ = 0;
-}
-
-size_t removable_tokens(const ModelConfig& model, size_t position) {
-  size_t most = SIZE_MAX;
-  if (model.has(Mixer::DeltaNet)) most = std::min(kConvSlack, kDeltaBlock - 1 - position % kDeltaBlock);
-  for (const LayerConfig& layer : model.layers) {
-    if (layer.mixer == Mixer::DeltaNet || !layer.window) continue;
-    // A page is given back once no later query can see it: the first that is seen now must stay.
-    const size_t page = first_visible(layer, position) / kKvBlock;
-    most = std::min(most, (page + 1) * kKvBlock - 1 + layer.window - 1 - position);
-  }
-  return most;
 }
 
 }  // namespace moeflux

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/token.h"
-#include "model/config.h"
 
 namespace moeflux {
 
@@ -50,8 +49,5 @@ class DraftGovernor {
   double guessed_s_ = 0;
   uint64_t guessed_tokens_ = 0;
 };
-
-// How many tokens after `position` a sequence of this model can be given and still be cut back to it.
-size_t removable_tokens(const ModelConfig& model, size_t position);
 
 }  // namespace moeflux

@@ -26,10 +26,10 @@ std::optional<std::vector<float>> evaluate_prompt(Engine& engine, Sequence& sequ
 }
 
 // Generates after a prompt, a step for every token or for several.
-class Decoder {
+class DecodeLoop {
  public:
-  Decoder(Engine& engine, Sequence& sequence, const GenerateOptions& options, std::span<const Token> text,
-          Generation& generation, const OnToken& on_token)
+  DecodeLoop(Engine& engine, Sequence& sequence, const GenerateOptions& options, std::span<const Token> text,
+             Generation& generation, const OnToken& on_token)
       : engine_(engine),
         sequence_(sequence),
         options_(options),
@@ -59,7 +59,7 @@ class Decoder {
  private:
   std::vector<Token> make_guess() {
     const size_t position = sequence_.position(), made = generation_.result().tokens.size(),
-                 removable = removable_tokens(engine_.config(), position);
+                 removable = sequence_.removable();
     if (removable < 2) return {};  // the next token is not a guess, but comes first
     const size_t most = std::min(
         {options_.draft, sequence_.capacity() - position - 1, options_.max_tokens - made, removable - 1});
@@ -154,7 +154,7 @@ Generated generate(Engine& engine, Sequence& sequence, std::span<const Token> pr
   if (options.max_tokens == 0) return generation.result();
   auto logits = evaluate_prompt(engine, sequence, prompt, options);
   if (logits)
-    Decoder(engine, sequence, options, text, generation, on_token).run(std::move(*logits));
+    DecodeLoop(engine, sequence, options, text, generation, on_token).run(std::move(*logits));
   else
     generation.end(FinishReason::Cancelled);
   return generation.result();

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/buffer.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "cpu/worker_pool.h"
 #include "cuda/cuda_backend.h"
@@ -13,10 +14,6 @@ namespace moeflux {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // The shortest of several rounds of work on all threads.
 template <class Work>

@@ -101,7 +101,11 @@ std::unique_ptr<History> PrefixCache::find(std::span<const Token> tokens) {
 void PrefixCache::keep(const History& history, Where where) {
   if (history.broken() || history.position() == 0) return;
   if (!options_.folder.empty() && where == Where::Everywhere) write(history);
-  add(history.copy());
+  try {
+    add(history.copy());
+  } catch (const Error& e) {  // no memory for a copy, say: the text itself goes on
+    warn(e.what());
+  }
 }
 
 // An entry that another one can be gone back to is one too many.

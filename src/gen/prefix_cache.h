@@ -37,7 +37,7 @@ class PrefixCache {
   // logits are wanted; null: there is none.
   std::unique_ptr<History> find(std::span<const Token> tokens);
   // Keeps a text as it is now: in memory, and in the folder unless it will soon be kept again. A failure to
-  // write is a warning.
+  // write or to copy is a warning.
   enum class Where : uint8_t { Everywhere, Memory };
   void keep(const History& history, Where where = Where::Everywhere);
 

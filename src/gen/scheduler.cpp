@@ -2,13 +2,9 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
+
 namespace moeflux {
-namespace {
-
-double seconds(std::chrono::steady_clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
-}  // namespace
-
 struct Scheduler::Text {
   Text(JobId i, TextJob j) : id(i), job(std::move(j)) {}
 
@@ -232,6 +228,10 @@ void Scheduler::step() {
   const auto start = Clock::now();
   try {
     engine_.step({plan.tokens, plan.slices, plan.logit_rows}, logits_);
+    for (size_t i = 0; i < plan.texts.size(); ++i) {  // checkpoints need memory
+      const Slice& slice = plan.slices[i];
+      plan.texts[i]->history->accept(std::span(plan.tokens).subspan(slice.first, slice.count));
+    }
   } catch (const Error& e) {
     fail_all(plan, e);
     return;
@@ -239,13 +239,9 @@ void Scheduler::step() {
   {  // before anybody hears of a text's end and asks for the figures
     const std::lock_guard lock(mutex_);
     ++stats_.steps;
-    stats_.busy_s += seconds(Clock::now() - start);
+    stats_.busy_s += in_seconds(Clock::now() - start);
     stats_.new_tokens += plan.chooses.size();
     stats_.prompt_tokens += plan.n_prompt;
-  }
-  for (size_t i = 0; i < plan.texts.size(); ++i) {
-    const Slice& slice = plan.slices[i];
-    plan.texts[i]->history->accept(std::span(plan.tokens).subspan(slice.first, slice.count));
   }
   for (size_t i = plan.n_decoding; i < plan.texts.size(); ++i) {
     Text& text = *plan.texts[i];
@@ -284,8 +280,8 @@ void Scheduler::end(Text& text, std::optional<Error> error) {
   text.ended = true;
   TextOutcome outcome;
   const auto now = Clock::now();
-  outcome.queue_s = seconds(text.begun - text.asked);
-  outcome.total_s = seconds(now - text.asked);
+  outcome.queue_s = in_seconds(text.begun - text.asked);
+  outcome.total_s = in_seconds(now - text.asked);
   if (text.generation) {
     try {
       text.run->finish();
@@ -294,7 +290,7 @@ void Scheduler::end(Text& text, std::optional<Error> error) {
     }
     outcome.result.generated = text.generation->result();
     if (!outcome.result.generated.tokens.empty())
-      outcome.first_token_s = seconds(text.first_token - text.asked);
+      outcome.first_token_s = in_seconds(text.first_token - text.asked);
     outcome.result.text = text.run->text();
     outcome.result.stop_string = text.run->stop_string();
     outcome.result.n_reused = text.n_reused;

@@ -36,7 +36,8 @@ struct TextOutcome {
 // Callbacks come on the engine's thread and must be quick: everybody waits for them.
 struct TextJob {
   TextPrompt prompt;
-  TextRequest request = {};  // its on_prompt is told of the tokens that are evaluated, not of those reused
+  // Its on_prompt is told of the tokens that are evaluated, not of those reused; no tokens are guessed ahead.
+  TextRequest request = {};
   OnText on_text = {};
   std::function<void(TextOutcome)> on_done = {};  // once for every job, perhaps before submit returns
 };

@@ -126,6 +126,8 @@ KvShape kv_shape(const ModelConfig& model, const LayerConfig& layer);
 size_t first_visible(const LayerConfig& layer, size_t position);
 // Whether a ring of `rows` positions, written up to `written`, still holds what the query at `position` sees.
 bool ring_can_cut(const LayerConfig& layer, size_t rows, size_t written, size_t position);
+// How many tokens may be written after `position` before that no longer holds.
+size_t ring_removable(const LayerConfig& layer, size_t rows, size_t position);
 // Whether a layer's part belongs to what is saved, and the bytes of a saved state. block: tokens of the delta
 // nets' block that are saved beside the state.
 bool is_saved(const LayerConfig& layer, Saved what);

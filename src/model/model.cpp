@@ -113,6 +113,10 @@ bool ring_can_cut(const LayerConfig& layer, size_t rows, size_t written, size_t 
   return first >= position || first + rows >= written;
 }
 
+size_t ring_removable(const LayerConfig& layer, size_t rows, size_t position) {
+  return layer.window ? first_visible(layer, position) + rows - position : SIZE_MAX;
+}
+
 bool is_saved(const LayerConfig& layer, Saved what) {
   return what == Saved::All || layer.mixer == Mixer::DeltaNet || layer.window > 0;
 }

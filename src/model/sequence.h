@@ -57,6 +57,8 @@ class Sequence {
   // not at all.
   bool cut(size_t position);
   bool can_cut(size_t position) const;
+  // How many tokens may follow in one step and still be cut off again.
+  virtual size_t removable() const = 0;
 
   // Asks for copies of what it will be at these positions, multiples of kWatchStep beyond its own in
   // ascending order, as steps come to them; replaces earlier wishes. What the copies hold is shared as in
