@@ -16,7 +16,7 @@ using test::ClientResponse;
 using test::HttpClient;
 using test::ServedModel;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef MOEFLUX_SANITIZED
 constexpr bool kSanitized = true;  // which keeps what was freed, and takes its time
 #else
 constexpr bool kSanitized = false;

@@ -14,7 +14,7 @@ using test::HttpClient;
 using test::ServedModel;
 
 constexpr const char* kChat = "/v1/chat/completions";
-const char* const kStory = "Tell me a story about a dragon and a cake.";
+const char* const kQuestion = "Tell me a story about a dragon and a cake.";
 
 test::ServedModelOptions options() {
   test::ServedModelOptions o;
@@ -103,11 +103,11 @@ std::unique_ptr<ServedModel> Server::served;
 
 TEST_F(Server, AnswersWhatTheProgramAnswers) {
   for (const int seed : {1, 2, 3}) {
-    const auto run = test::run_program({"run", test::storyteller(), "--chat", kStory, "--seed",
+    const auto run = test::run_program({"run", test::storyteller(), "--chat", kQuestion, "--seed",
                                         std::to_string(seed), "-n", "60", "--ctx", "512", "--json"});
     ASSERT_EQ(run.exit_code, 0) << run.err;
     const std::string want = parse_json(run.out, "run")["text"];
-    const Json body = chat(kStory, {{"seed", seed}, {"max_tokens", 60}});
+    const Json body = chat(kQuestion, {{"seed", seed}, {"max_tokens", 60}});
     const Json got = answer(body);
     EXPECT_EQ(got["choices"][0]["message"]["content"], want);
     EXPECT_GT(want.size(), 50u);
@@ -128,22 +128,22 @@ TEST_F(Server, AnswersWhatTheProgramAnswers) {
 TEST_F(Server, ManyAtOnceGetWhatTheyWouldGetAlone) {
   std::vector<std::string> want;
   for (int i = 0; i < 8; ++i)
-    want.push_back(answer(chat(kStory, {{"seed", i}}))["choices"][0]["message"]["content"]);
+    want.push_back(answer(chat(kQuestion, {{"seed", i}}))["choices"][0]["message"]["content"]);
   std::vector<std::thread> threads;
   std::vector<std::string> got(want.size());
   for (size_t i = 0; i < want.size(); ++i)
     threads.emplace_back([&, i] {
-      got[i] = collect(served->post(kChat, chat(kStory, {{"seed", i}, {"stream", true}}))).text[0];
+      got[i] = collect(served->post(kChat, chat(kQuestion, {{"seed", i}, {"stream", true}}))).text[0];
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(got, want);
 }
 
 TEST_F(Server, CountsTokensAndSaysWhyItEnded) {
-  const Json cut = answer(chat(kStory, {{"max_tokens", 5}}));
+  const Json cut = answer(chat(kQuestion, {{"max_tokens", 5}}));
   EXPECT_EQ(cut["choices"][0]["finish_reason"], "length");
   EXPECT_EQ(cut["usage"]["completion_tokens"], 5);
-  const Json counted = served->post("/v1/chat/completions/input_tokens", chat(kStory)).json();
+  const Json counted = served->post("/v1/chat/completions/input_tokens", chat(kQuestion)).json();
   EXPECT_EQ(cut["usage"]["prompt_tokens"], counted["input_tokens"]);
   const Json whole = answer(chat("Hello!", {{"max_tokens", 300}}));
   EXPECT_EQ(whole["choices"][0]["finish_reason"], "stop");
@@ -153,34 +153,35 @@ TEST_F(Server, CountsTokensAndSaysWhyItEnded) {
   const Json stopped = answer(chat("Hello!", {{"max_tokens", 300}, {"stop", {word, ""}}}));
   EXPECT_EQ(stopped["choices"][0]["message"]["content"], text.substr(0, text.find(word)));
   EXPECT_EQ(stopped["choices"][0]["finish_reason"], "stop");
-  const Json full = answer({{"messages", user(kStory)}, {"seed", 1}, {"ignore_eos", true}});
+  const Json full = answer({{"messages", user(kQuestion)}, {"seed", 1}, {"ignore_eos", true}});
   EXPECT_EQ(full["choices"][0]["finish_reason"], "length");  // to the end of the context
   EXPECT_GE(full["usage"]["total_tokens"].get<int>(), 512);
 }
 
 TEST_F(Server, StreamsUsageProgressAndSeveralChoices) {
-  const Json body = chat(kStory, {{"n", 3}, {"stream", true}, {"stream_options", {{"include_usage", true}}}});
+  const Json body =
+      chat(kQuestion, {{"n", 3}, {"stream", true}, {"stream_options", {{"include_usage", true}}}});
   Streamed s = collect(served->post(kChat, body));
   ASSERT_EQ(s.text.size(), 3u);
   EXPECT_NE(s.text[0], s.text[1]);
   EXPECT_EQ(s.finish[2], "length");
   EXPECT_EQ(s.usage["completion_tokens"], 120);
-  const Json one = answer(chat(kStory, {{"seed", 9}}));  // each choice has the next seed
+  const Json one = answer(chat(kQuestion, {{"seed", 9}}));  // each choice has the next seed
   EXPECT_EQ(s.text[2], one["choices"][0]["message"]["content"]);
   EXPECT_EQ(s.usage["prompt_tokens"], one["usage"]["prompt_tokens"]);
-  const Json object = answer(chat(kStory, {{"n", 3}}));
+  const Json object = answer(chat(kQuestion, {{"n", 3}}));
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(object["choices"][i]["index"], i);
     EXPECT_EQ(object["choices"][i]["message"]["content"], s.text[i]);
   }
   const ClientResponse progress =
-      served->post(kChat, chat(kStory, {{"stream", true}, {"return_progress", true}}));
+      served->post(kChat, chat(kQuestion, {{"stream", true}, {"return_progress", true}}));
   EXPECT_NE(progress.body.find("prompt_progress"), std::string::npos);
 }
 
 TEST_F(Server, GivesLogprobsOfEveryToken) {
   const Json body =
-      chat(kStory, {{"max_tokens", 12}, {"temperature", 0}, {"logprobs", true}, {"top_logprobs", 3}});
+      chat(kQuestion, {{"max_tokens", 12}, {"temperature", 0}, {"logprobs", true}, {"top_logprobs", 3}});
   const Json choice = answer(body)["choices"][0];
   const Json& entries = choice["logprobs"]["content"];
   ASSERT_EQ(entries.size(), 12u);
@@ -324,7 +325,8 @@ TEST_F(Server, CallsToolsAndTakesTheirResults) {
   EXPECT_TRUE(
       parse_json(s.calls[0][0]["function"]["arguments"].get<std::string>(), "arguments").contains("days"));
   // With strict tools text stays free, and calls are not made up.
-  EXPECT_EQ(answer(chat(kStory, {{"tools", weather_tool(true)}}))["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(answer(chat(kQuestion, {{"tools", weather_tool(true)}}))["choices"][0]["finish_reason"],
+            "length");
 }
 
 TEST_F(Server, RefusesWhatItCannotDoByName) {
@@ -395,7 +397,7 @@ TEST_F(Server, TellsOfItselfAndTurnsTextIntoTokens) {
 }
 
 TEST_F(Server, MetricsAndTheEngineShowWhatHappened) {
-  answer(chat(kStory));
+  answer(chat(kQuestion));
   const ClientResponse r = served->get("/metrics");
   EXPECT_EQ(r.headers.at("content-type"), "text/plain; version=0.0.4; charset=utf-8");
   const auto value = [&](const std::string& name) {
@@ -443,7 +445,8 @@ TEST_F(Server, SendsThePageAsItWasBuilt) {
 TEST_F(Server, StopsGeneratingWhenTheClientLeaves) {
   const uint64_t before = served->scheduler().stats().cancelled;
   HttpClient client = served->client();
-  const std::string body = chat(kStory, {{"stream", true}, {"max_tokens", 400}, {"ignore_eos", true}}).dump();
+  const std::string body =
+      chat(kQuestion, {{"stream", true}, {"max_tokens", 400}, {"ignore_eos", true}}).dump();
   client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
               std::to_string(body.size()) + "\r\n\r\n" + body);
   client.receive_until("content");
@@ -492,10 +495,11 @@ TEST(ServerLimits, RefusesWhatIsTooMuch) {
   o.server.http.limits.body_bytes = 2000;
   const ServedModel served(test::storyteller(), o);
   EXPECT_EQ(served.post(kChat, chat(std::string(3000, 'x'))).status, 413);
-  EXPECT_EQ(served.post(kChat, chat(kStory, {{"n", 5}})).status, 400);  // there will never be room
+  EXPECT_EQ(served.post(kChat, chat(kQuestion, {{"n", 5}})).status, 400);  // there will never be room
   // One is running, one waits, and the third is sent away.
   HttpClient one = served.client(), two = served.client();
-  const std::string body = chat(kStory, {{"stream", true}, {"max_tokens", 450}, {"ignore_eos", true}}).dump();
+  const std::string body =
+      chat(kQuestion, {{"stream", true}, {"max_tokens", 450}, {"ignore_eos", true}}).dump();
   const std::string request = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
                               std::to_string(body.size()) + "\r\n\r\n" + body;
   one.send(request);
@@ -503,7 +507,7 @@ TEST(ServerLimits, RefusesWhatIsTooMuch) {
   one.receive_until("\"content\":\"");
   two.send(request);
   two.receive_until("assistant");
-  const ClientResponse third = served.post(kChat, chat(kStory));
+  const ClientResponse third = served.post(kChat, chat(kQuestion));
   EXPECT_EQ(third.status, 429);
   EXPECT_EQ(third.headers.at("retry-after"), "1");
   EXPECT_EQ(third.json()["error"]["type"], "rate_limit_error");
@@ -513,9 +517,9 @@ TEST(ServerLimits, EndsAnAnswerThatTakesTooLong) {
   auto o = options();
   o.server.api.timeout = std::chrono::milliseconds(1);
   const ServedModel served(test::storyteller(), o);
-  EXPECT_EQ(served.post(kChat, chat(kStory, {{"max_tokens", 400}, {"ignore_eos", true}})).status, 504);
+  EXPECT_EQ(served.post(kChat, chat(kQuestion, {{"max_tokens", 400}, {"ignore_eos", true}})).status, 504);
   const ClientResponse stream =
-      served.post(kChat, chat(kStory, {{"max_tokens", 400}, {"ignore_eos", true}, {"stream", true}}));
+      served.post(kChat, chat(kQuestion, {{"max_tokens", 400}, {"ignore_eos", true}, {"stream", true}}));
   EXPECT_EQ(stream.status, 200);
   EXPECT_TRUE(stream.whole);
   EXPECT_EQ(parse_json(stream.events().back().data, "the last event")["error"]["code"], "timeout");
@@ -525,7 +529,7 @@ TEST(ServerShutdown, FinishesAnswersAndEndsTheRestCleanly) {
   auto o = options();
   ServedModel served(test::storyteller(), o);
   HttpClient client = served.client();
-  const std::string body = chat(kStory, {{"stream", true}, {"max_tokens", 30}}).dump();
+  const std::string body = chat(kQuestion, {{"stream", true}, {"max_tokens", 30}}).dump();
   client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
               std::to_string(body.size()) + "\r\n\r\n" + body);
   client.receive_until("assistant");
@@ -544,7 +548,7 @@ TEST(ServerFaults, AFailedReadEndsOneAnswerAndTheNextWorks) {
     return std::make_unique<FaultyQueue>(std::move(inner), faults);
   };
   const ServedModel served(test::storyteller(), o);
-  const Json body = chat(kStory, {{"max_tokens", 100}, {"ignore_eos", true}});
+  const Json body = chat(kQuestion, {{"max_tokens", 100}, {"ignore_eos", true}});
   const std::string want = served.post(kChat, body).json()["choices"][0]["message"]["content"];
   HttpClient client = served.client();
   Json streaming = body;
@@ -587,6 +591,36 @@ TEST(ServerPrefixes, AreFoundAgainAlsoAfterARestart) {
   const Json later = restarted.post(kChat, body).json();
   EXPECT_GT(cached(later), 100);
   EXPECT_EQ(later["choices"], first["choices"]);
+}
+
+TEST(ServerPrefixes, AreFoundAgainAfterTheProgramWasKilled) {
+  const test::TempFolder folder;
+  const std::vector<std::string> command = {"serve", test::storyteller(), "--port",
+                                            "0",     "--prefix-cache",    (folder / "prefixes").string()};
+  std::string lengthy = "Tell me a story about";
+  for (int i = 0; i < 60; ++i) lengthy += " a cat and a dog and";
+  const std::string body = chat(lengthy + " a cake.", {{"max_tokens", 20}}).dump();
+  const std::string other = chat(lengthy + " a boat.", {{"max_tokens", 400}, {"stream", true}}).dump();
+  Json first;
+  for (int round = 0; round < 3; ++round) {
+    test::RunningProgram program(command);
+    const std::string url = program.line();
+    const auto port = static_cast<uint16_t>(std::stoul(url.substr(url.rfind(':') + 1)));
+    const Json answer = HttpClient(port).post(kChat, body).json();
+    const int cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+    if (round == 0) {
+      first = answer;
+      EXPECT_EQ(cached, 0);
+    } else {
+      EXPECT_GT(cached, 100);
+      EXPECT_EQ(answer["choices"], first["choices"]);
+    }
+    HttpClient busy(port);
+    busy.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+              std::to_string(other.size()) + "\r\n\r\n" + other);
+    busy.receive_until("\"content\":\"");
+    program.end(SIGKILL);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "base/trace.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 
 #include <cerrno>
 #include <cstdio>

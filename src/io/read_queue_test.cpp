@@ -17,15 +17,15 @@
 namespace moeflux {
 namespace {
 
-constexpr size_t kBytes = 1 << 20;
+constexpr size_t kFileBytes = 1 << 20;
 
 std::byte pattern(size_t at) { return static_cast<std::byte>((at * 2654435761u) >> 13); }
 
 class ReadQueueTest : public testing::TestWithParam<std::string> {
  protected:
   ReadQueueTest() {
-    std::string text(kBytes, '\0');
-    for (size_t i = 0; i < kBytes; ++i) text[i] = static_cast<char>(pattern(i));
+    std::string text(kFileBytes, '\0');
+    for (size_t i = 0; i < kFileBytes; ++i) text[i] = static_cast<char>(pattern(i));
     test::write_file(temp_ / "file", text);
     file_.emplace(File::open_read(temp_ / "file"));
   }
@@ -57,7 +57,7 @@ TEST_P(ReadQueueTest, ReadsWhatTheFileHoldsThreads) {
   size_t submitted = 0, finished = 0;
   while (finished < memory.size()) {
     while (submitted < memory.size()) {
-      const size_t bytes = 1 + random() % 5000, at = random() % (kBytes - bytes);
+      const size_t bytes = 1 + random() % 5000, at = random() % (kFileBytes - bytes);
       memory[submitted].assign(bytes, std::byte{0});
       const ReadRequest r{file_->fd(), at, memory[submitted], submitted};
       if (queue->submit({&r, 1}) == 0) break;
@@ -81,8 +81,9 @@ TEST_P(ReadQueueTest, SaysHowAReadEnded) {
   const auto queue = make(4);
   if (!queue) GTEST_SKIP() << "this system has no such queue";
   std::vector<std::byte> memory(100);
-  const std::vector<ReadRequest> requests{
-      {file_->fd(), kBytes - 10, memory, 1}, {file_->fd(), kBytes + 10, memory, 2}, {-1, 0, memory, 3}};
+  const std::vector<ReadRequest> requests{{file_->fd(), kFileBytes - 10, memory, 1},
+                                          {file_->fd(), kFileBytes + 10, memory, 2},
+                                          {-1, 0, memory, 3}};
   ASSERT_EQ(queue->submit(requests), 3u);
   std::map<uint64_t, ReadDone> got;
   while (got.size() < 3) {
@@ -99,7 +100,7 @@ TEST_P(ReadQueueTest, SaysHowAReadEnded) {
 }
 
 TEST_P(ReadQueueTest, WaitsForReadsBeforeItEnds) {
-  std::vector<std::byte> memory(kBytes / 2);
+  std::vector<std::byte> memory(kFileBytes / 2);
   {
     const auto queue = make(2);
     if (!queue) GTEST_SKIP() << "this system has no such queue";

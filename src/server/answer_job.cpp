@@ -14,7 +14,10 @@ AnswerJob::AnswerJob(const AnswerContext& context, std::shared_ptr<HttpExchange>
   for (ChoiceSpec& spec : specs) {
     if (prompts.insert(spec.prompt_index).second) usage_.prompt_tokens += spec.prompt.tokens.size();
     Choice choice{.spec = std::move(spec)};
-    if (choice.spec.answer) choice.parser.emplace(*choice.spec.answer);
+    if (choice.spec.answer) {
+      choice.spec.answer->stream_arguments = writer_->streams();
+      choice.parser.emplace(*choice.spec.answer);
+    }
     choices_.push_back(std::move(choice));
   }
 }

@@ -172,6 +172,8 @@ class MessageStream : public AnswerWriter {
   MessageStream(std::shared_ptr<HttpExchange> exchange, const ModelInfo& model)
       : exchange_(std::move(exchange)), message_(message_json(*exchange_, model)) {}
 
+  bool streams() const override { return true; }
+
   void begin(const AnswerUsage& so_far) override {
     exchange_->begin_stream(sse_head());
     message_["usage"] = usage_json(so_far);

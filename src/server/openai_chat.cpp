@@ -38,6 +38,8 @@ class ChatStream : public AnswerWriter {
         frame_(chunk_of(chat_id(*exchange_), std::time(nullptr), model)),
         n_calls_(n) {}
 
+  bool streams() const override { return true; }
+
   void begin(const AnswerUsage&) override {
     exchange_->begin_stream(sse_head());
     // One per choice, in order, before anything else of it: clients count on it.

@@ -10,7 +10,8 @@
 namespace moeflux {
 namespace {
 
-constexpr uint64_t kDefaultTokens = 16, kMostChoices = 128, kMostPrompts = 128, kMostLogprobs = 5;
+constexpr uint64_t kDefaultTokens = 16, kMostCompletions = 128, kMostPrompts = 128,
+                   kMostCompletionLogprobs = 5;
 
 std::vector<Token> token_ids(const OrderedJson& list, const TextModel& model, const std::string& path) {
   std::vector<Token> ids;
@@ -207,18 +208,19 @@ OpenAiCompletion parse_openai_completion(const OrderedJson& body, const TextMode
   TextSettings settings = default_settings(model);
   read_sampling(fields, settings);
   settings.max_tokens = fields.count("max_tokens", 0, UINT32_MAX).value_or(kDefaultTokens);
-  const uint64_t n = fields.count("n", 1, kMostChoices).value_or(1);
+  const uint64_t n = fields.count("n", 1, kMostCompletions).value_or(1);
   OpenAiCompletion out;
   out.streaming = read_openai_streaming(fields);
-  out.logprobs = fields.count("logprobs", 0, kMostLogprobs);
+  out.logprobs = fields.count("logprobs", 0, kMostCompletionLogprobs);
   const bool echo = fields.flag("echo").value_or(false);
   if (echo && out.logprobs) refuse_field("echo", "the tokens of a prompt have no log-probabilities here");
   const auto grammar = text_grammar(read_form(fields));
   const uint64_t seed = settings.seed.value_or(random_seed());
   std::vector<TextPrompt> prompts = read_prompts(fields, model);
-  if (prompts.size() * n > kMostChoices)
+  if (prompts.size() * n > kMostCompletions)
     throw ApiError(
-        400, fmt::format("{} prompts with {} answers each are more than {}", prompts.size(), n, kMostChoices),
+        400,
+        fmt::format("{} prompts with {} answers each are more than {}", prompts.size(), n, kMostCompletions),
         "n", "invalid_value");
   for (size_t p = 0; p < prompts.size(); ++p) {
     check_prompt_length(prompts[p].tokens.size(), context,

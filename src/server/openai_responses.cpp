@@ -9,13 +9,13 @@
 namespace moeflux {
 namespace {
 
-constexpr uint64_t kMostLogprobs = 20;
+constexpr uint64_t kMostResponseLogprobs = 20;
 
 // -- requests
 
 void read_logprobs(const RequestFields& fields, ChatRequest& request) {
   const OrderedJson* include = fields.array("include");
-  const auto top = fields.count("top_logprobs", 0, kMostLogprobs);
+  const auto top = fields.count("top_logprobs", 0, kMostResponseLogprobs);
   if (include && std::ranges::find(*include, OrderedJson("message.output_text.logprobs")) != include->end())
     request.logprobs = top.value_or(0);
 }
@@ -90,6 +90,8 @@ class ResponseWriter : public AnswerWriter {
     response_.update(request.frame);
   }
 
+  bool streams() const override { return streams_; }
+
   void begin(const AnswerUsage&) override {
     if (!streams_) return;
     exchange_->begin_stream(sse_head());
@@ -115,7 +117,7 @@ class ResponseWriter : public AnswerWriter {
                      {"arguments", ""},
                      {"status", "in_progress"}});
       case Kind::CallArguments:
-        item_["arguments"] = event.text;
+        item_["arguments"].get_ref<std::string&>() += event.text;
         return send("response.function_call_arguments.delta", with_place({{"delta", event.text}}));
       case Kind::CallEnd:
         return close();

@@ -137,8 +137,10 @@ void describe_tools_in_text(ChatRequest& request) {
     const std::string role = message["role"];
     if (role == "assistant" && message.contains("tool_calls")) {
       std::string text = message["content"];
-      for (const OrderedJson& call : message["tool_calls"])
-        text += (text.empty() ? "" : "\n") + call_text(call["function"]);
+      for (const OrderedJson& call : message["tool_calls"]) {
+        if (!text.empty()) text += '\n';
+        text += call_text(call["function"]);
+      }
       turn["content"] = text;
       turn.erase("tool_calls");
     }
@@ -169,8 +171,8 @@ std::shared_ptr<const Grammar> text_grammar(const AnswerForm& form) {
   try {
     if (form.kind == AnswerForm::Kind::OfGrammar)
       return std::make_shared<Grammar>(Grammar::parse(form.grammar));
-    return std::make_shared<Grammar>(
-        compile_json_schema(form.kind == AnswerForm::Kind::OfSchema ? form.schema : kAnyObject));
+    const OrderedJson& schema = form.kind == AnswerForm::Kind::OfSchema ? form.schema : kAnyObject;
+    return std::make_shared<Grammar>(compile_json_schema(schema.dump()));
   } catch (const Error& e) {
     throw request_error(e, form.param);
   }

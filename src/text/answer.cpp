@@ -20,7 +20,7 @@ void Answer::add(const AnswerEvent& event) {
                             {"function", {{"name", event.text}, {"arguments", ""}}}});
       break;
     case Event::CallArguments:
-      tool_calls.back()["function"]["arguments"] = event.text;
+      tool_calls.back()["function"]["arguments"].get_ref<std::string&>() += event.text;
       break;
     case Event::CallEnd:
       break;

@@ -68,6 +68,10 @@ std::string_view without_namespace(std::string_view name) {
   return name.starts_with(kFunctions) ? name.substr(kFunctions.size()) : name;
 }
 
+constexpr std::string_view kKimiSeparator = "<|tool_call_argument_begin|>";
+constexpr std::string_view kDeepSeekSeparator = "<｜tool▁sep｜>";
+constexpr std::string_view kMessageEnds[] = {"<|end|>", "<|return|>", "<|call|>"};
+
 // ---- Types of arguments
 
 const OrderedJson* member(const OrderedJson* object, const char* key) {
@@ -182,6 +186,10 @@ bool AnswerParser::advance(bool at_end) {
       return advance_content(at_end);
     case State::Call:
       return advance_call(at_end);
+    case State::Arguments:
+      return advance_arguments(at_end);
+    case State::AfterArguments:
+      return advance_after_arguments(at_end);
     case State::Header:
       return advance_header(at_end);
     case State::Body:
@@ -323,6 +331,7 @@ void AnswerParser::begin_call(std::string_view opener, std::string_view closer, 
   closer_ = closer;
   scanned_ = 0;
   in_string_ = false;
+  may_tell_ = options_.stream_arguments;
   state_ = State::Call;
 }
 
@@ -352,6 +361,7 @@ size_t AnswerParser::find_block_end() {
 }
 
 bool AnswerParser::advance_call(bool at_end) {
+  if (may_tell_ && begin_arguments()) return true;
   const size_t end = find_block_end();
   if (end == std::string::npos && !at_end) return false;
   state_ = State::Content;
@@ -362,6 +372,138 @@ bool AnswerParser::advance_call(bool at_end) {
   take(end == std::string::npos ? buffer_.size() : end + closer_.size());
   if (!held_section_closer_.empty()) section_closer_ = std::exchange(held_section_closer_, {});
   if (opener_ == kFunction) section_closer_ = "</tool_call>";  // its own opening tag was left out
+  return true;
+}
+
+// ---- Arguments told while they come
+
+// Reads text that may not have come in full, past white space.
+class AnswerParser::PrefixReader {
+ public:
+  explicit PrefixReader(std::string_view text) : text_(text) {}
+  bool take(std::string_view literal) {
+    const std::string_view rest = here();
+    is_cut_ = rest.size() < literal.size() && literal.starts_with(rest);
+    if (!rest.starts_with(literal)) return false;
+    at_ = text_.size() - rest.size() + literal.size();
+    return true;
+  }
+  // Up to `end`, which is taken, too.
+  std::optional<std::string_view> take_until(std::string_view end) {
+    const std::string_view rest = here();
+    const size_t n = rest.find(end);
+    is_cut_ = n == rest.npos;
+    if (is_cut_) return {};
+    at_ = text_.size() - rest.size() + n + end.size();
+    return rest.substr(0, n);
+  }
+  bool is_before(char c) {
+    const std::string_view rest = here();
+    is_cut_ = rest.empty();
+    return rest.starts_with(c);
+  }
+  bool is_cut() const { return is_cut_; }  // what was looked for last may yet come
+  size_t at() const { return at_; }        // behind what was taken
+
+ private:
+  std::string_view here() const {
+    const std::string_view rest = text_.substr(at_);
+    return rest.substr(std::min(rest.find_first_not_of(kSpace), rest.size()));
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+  bool is_cut_ = false;
+};
+
+std::optional<AnswerParser::Call> AnswerParser::read_call_head(PrefixReader& reader) const {
+  std::optional<std::string_view> name;
+  switch (options_.format) {
+    case AnswerFormat::Tagged:
+      if (opener_ == kFunction || !reader.take("{") || !reader.take("\"name\"") || !reader.take(":") ||
+          !reader.take("\"") || !(name = reader.take_until("\"")) || !reader.take(",") ||
+          !reader.take("\"arguments\"") || !reader.take(":"))
+        return {};
+      break;
+    case AnswerFormat::Kimi:
+      if (!(name = reader.take_until(kKimiSeparator))) return {};
+      return kimi_call(*name, "");
+    case AnswerFormat::DeepSeek:
+      if (!(name = reader.take_until(kDeepSeekSeparator)) || trimmed(*name) == "function") return {};
+      break;
+    case AnswerFormat::Harmony:
+      return Call{std::string(without_namespace(recipient_)), "", ""};
+    default:
+      return {};
+  }
+  if (name->find('\\') != name->npos) return {};
+  return Call{std::string(trimmed(*name)), "", ""};
+}
+
+// A call can be told once its name is known and an object begins.
+bool AnswerParser::begin_arguments() {
+  PrefixReader reader(std::string_view(buffer_).substr(0, kMaxHeaderBytes));
+  const std::optional<Call> call = read_call_head(reader);
+  const bool is_there = call && !call->name.empty() && reader.is_before('{');
+  if (!is_there) {
+    may_tell_ = reader.is_cut() && buffer_.size() < kMaxHeaderBytes;
+    return false;
+  }
+  take(buffer_.find('{', reader.at()));
+  held_.clear();
+  has_calls_ = true;
+  events_.push_back({AnswerEvent::Kind::CallBegin, call->name, call->id});
+  depth_ = 0;
+  in_string_ = false;
+  state_ = State::Arguments;
+  return true;
+}
+
+bool AnswerParser::advance_arguments(bool at_end) {
+  size_t n = 0;
+  bool is_over = false;
+  for (; n < buffer_.size() && !is_over; ++n) {
+    const char c = buffer_[n];
+    if (in_string_ && c == '\\') {
+      if (n + 1 == buffer_.size()) break;
+      ++n;
+    } else if (c == '"') {
+      in_string_ = !in_string_;
+    } else if (!in_string_ && (c == '{' || c == '[')) {
+      ++depth_;
+    } else if (!in_string_ && (c == '}' || c == ']')) {
+      is_over = --depth_ == 0;
+    }
+  }
+  if (at_end && !is_over) n = buffer_.size();
+  if (n > 0) events_.push_back({AnswerEvent::Kind::CallArguments, buffer_.substr(0, n), ""});
+  take(n);
+  if (!is_over && !at_end) return false;
+  events_.push_back({AnswerEvent::Kind::CallEnd, "", ""});
+  state_ = State::AfterArguments;
+  return true;
+}
+
+// The end of the call leaves no trace.
+bool AnswerParser::advance_after_arguments(bool at_end) {
+  PrefixReader reader(buffer_);
+  const bool is_harmony = options_.format == AnswerFormat::Harmony;
+  bool is_closed = options_.format != AnswerFormat::Tagged || reader.take("}");
+  if (is_closed && is_harmony) {
+    bool is_cut = false;
+    is_closed = std::ranges::any_of(kMessageEnds, [&](std::string_view end) {
+      const bool taken = reader.take(end);
+      is_cut |= reader.is_cut();
+      return taken;
+    });
+    if (!is_closed && is_cut && !at_end) return false;
+  } else if (is_closed) {
+    is_closed = reader.take(closer_);
+  }
+  if (!is_closed && !is_harmony && reader.is_cut() && !at_end) return false;
+  if (is_closed || at_end) take(reader.at());
+  if (!held_section_closer_.empty()) section_closer_ = std::exchange(held_section_closer_, {});
+  state_ = is_harmony ? State::Header : State::Content;
   return true;
 }
 
@@ -380,21 +522,26 @@ std::optional<AnswerParser::Call> AnswerParser::parse_call(std::string_view body
   }
 }
 
+// Kimi names a call by the function and the call's place: functions.NAME:INDEX.
+AnswerParser::Call AnswerParser::kimi_call(std::string_view written, std::string arguments) {
+  const std::string_view id = trimmed(written);
+  return {std::string(without_namespace(id.substr(0, id.rfind(':')))), std::string(id), std::move(arguments)};
+}
+
 std::optional<AnswerParser::Call> AnswerParser::parse_kimi(std::string_view body) {
-  constexpr std::string_view kSeparator = "<|tool_call_argument_begin|>";
-  const size_t at = body.find(kSeparator);
+  const size_t at = body.find(kKimiSeparator);
   if (at == body.npos) return {};
-  const std::optional<std::string> arguments = object_text(body.substr(at + kSeparator.size()));
+  const std::optional<std::string> arguments = object_text(body.substr(at + kKimiSeparator.size()));
   if (!arguments) return {};
-  const std::string_view id = trimmed(body.substr(0, at));
-  return Call{std::string(without_namespace(id.substr(0, id.rfind(':')))), std::string(id), *arguments};
+  return kimi_call(body.substr(0, at), *arguments);
 }
 
 std::optional<AnswerParser::Call> AnswerParser::parse_deepseek(std::string_view body) {
-  constexpr std::string_view kSeparator = "<｜tool▁sep｜>", kFence = "```json", kEndFence = "```";
-  const size_t at = body.find(kSeparator);
+  constexpr std::string_view kFence = "```json", kEndFence = "```";
+  const size_t at = body.find(kDeepSeekSeparator);
   if (at == body.npos) return {};
-  std::string_view name = trimmed(body.substr(0, at)), arguments = body.substr(at + kSeparator.size());
+  std::string_view name = trimmed(body.substr(0, at)),
+                   arguments = body.substr(at + kDeepSeekSeparator.size());
   if (const size_t fence = arguments.find(kFence); fence != arguments.npos && name == "function") {
     name = trimmed(arguments.substr(0, fence));
     arguments = trimmed(arguments.substr(fence + kFence.size()));
@@ -503,7 +650,6 @@ OrderedJson AnswerParser::argument(const std::string& function, const std::strin
 namespace {
 
 constexpr std::string_view kStart = "<|start|>", kChannel = "<|channel|>", kMessage = "<|message|>";
-constexpr std::string_view kEnds[] = {"<|end|>", "<|return|>", "<|call|>"};
 
 std::string word_after(std::string_view text, std::string_view sign) {
   const size_t at = text.find(sign);
@@ -560,17 +706,19 @@ void AnswerParser::begin_body(std::string header) {
   is_thought_ = word_after(header, kChannel) == "analysis" && recipient_.empty();
   header_ = std::move(header);
   scanned_ = 0;
+  may_tell_ = options_.stream_arguments && !recipient_.empty();
   state_ = State::Body;
 }
 
 bool AnswerParser::advance_body(bool at_end) {
+  if (may_tell_ && begin_arguments()) return true;
   size_t end = std::string::npos, n_partial = 0;
   std::string_view end_tag;
   const auto consider = [&](std::string_view tag) {
     n_partial = std::max(n_partial, partial_length(buffer_, tag));
     if (const size_t at = buffer_.find(tag, scanned_); at < end) end = at, end_tag = tag;
   };
-  for (const std::string_view tag : kEnds) consider(tag);
+  for (const std::string_view tag : kMessageEnds) consider(tag);
   consider(kStart);  // a message that was not closed
   const bool is_over = end != std::string::npos || at_end;
   if (!recipient_.empty() && !is_over) {

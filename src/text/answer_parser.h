@@ -1,7 +1,7 @@
 // Takes apart what a model generates: thoughts, tool calls, and text. Works while the answer streams in; how
-// the answer is cut into pieces changes no event but where text and reasoning are cut. What looks like a call
-// but cannot be read as one is text, as it stands: nothing of an answer gets lost but the tags of what was
-// understood and the white space beside them.
+// the answer is cut into pieces changes no event but where text, reasoning and arguments are cut. What looks
+// like a call but cannot be read as one is text, as it stands: nothing of an answer gets lost but the tags of
+// what was understood and the white space beside them.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ bool ends_in_thought(std::string_view prompt);
 struct AnswerEvent {
   enum class Kind : uint8_t { Text, Reasoning, CallBegin, CallArguments, CallEnd };
   Kind kind = Kind::Text;
-  std::string text;  // of CallBegin the function's name, of CallArguments a JSON object (in one piece)
+  std::string text;  // of CallBegin the function's name, of CallArguments a JSON object or a piece of it
   std::string id;    // of CallBegin, where the model itself gives one
 
   bool operator==(const AnswerEvent&) const = default;
@@ -44,6 +44,9 @@ struct AnswerOptions {
   AnswerFormat format = AnswerFormat::Plain;
   bool starts_in_thought = false;
   OrderedJson tools = {};  // as given to the template: says which arguments are strings; may be null
+  // Tells arguments that the model writes as JSON while they come, as it writes them. A call that breaks off,
+  // or whose arguments turn out to be no JSON, has then been told all the same.
+  bool stream_arguments = false;
 };
 
 class AnswerParser {
@@ -53,7 +56,18 @@ class AnswerParser {
   std::vector<AnswerEvent> finish();  // the answer has ended
 
  private:
-  enum class State : uint8_t { Start, Reasoning, AfterReasoning, Content, Call, Header, Body };
+  enum class State : uint8_t {
+    Start,
+    Reasoning,
+    AfterReasoning,
+    Content,
+    Call,
+    Arguments,  // that are told as they come
+    AfterArguments,
+    Header,
+    Body
+  };
+  class PrefixReader;
   struct Call {
     std::string name, id, arguments;
   };
@@ -68,6 +82,9 @@ class AnswerParser {
   std::optional<bool> skip_section_end(bool at_end);
   void begin_call(std::string_view opener, std::string_view closer, bool is_section);
   size_t find_block_end();
+  bool begin_arguments();
+  bool advance_arguments(bool at_end);
+  bool advance_after_arguments(bool at_end);
   bool advance_header(bool at_end);
   bool advance_body(bool at_end);
   bool advance_without_header(bool at_end);
@@ -81,6 +98,9 @@ class AnswerParser {
   void take(size_t n) { buffer_.erase(0, n); }
 
   std::optional<Call> parse_call(std::string_view body) const;
+  // What stands before an object of arguments; nothing: no such call, or not yet.
+  std::optional<Call> read_call_head(PrefixReader& reader) const;
+  static Call kimi_call(std::string_view written, std::string arguments);
   static std::optional<Call> parse_kimi(std::string_view body);
   static std::optional<Call> parse_deepseek(std::string_view body);
   std::optional<Call> parse_tagged(std::string_view body) const;
@@ -100,6 +120,8 @@ class AnswerParser {
   std::string held_section_closer_, section_closer_;  // before and after the first call of a section
   size_t scanned_ = 0;                                // of the buffer, in search of the closing tag
   bool in_string_ = false;
+  bool may_tell_ = false;  // the call that has begun may turn out to be one that is told as it comes
+  size_t depth_ = 0;       // of the arguments that are being told
   std::string header_, recipient_;
   bool is_thought_ = false, is_beginning_ = true;
   std::vector<AnswerEvent> events_;

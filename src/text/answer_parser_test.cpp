@@ -13,7 +13,8 @@ std::vector<AnswerEvent> events_of(const AnswerOptions& options, std::string_vie
   std::vector<AnswerEvent> all;
   const auto add = [&all](const std::vector<AnswerEvent>& events) {
     for (const AnswerEvent& e : events) {
-      if (e.kind <= Kind::Reasoning && !all.empty() && all.back().kind == e.kind)
+      const bool is_piece = e.kind <= Kind::Reasoning || e.kind == Kind::CallArguments;
+      if (is_piece && !all.empty() && all.back().kind == e.kind)
         all.back().text += e.text;
       else
         all.push_back(e);
@@ -100,6 +101,51 @@ TEST(AnswerParser, MalformedCallsAreText) {
     EXPECT_EQ(parsed(o, text), "T[" + std::string(text) + "]");
   EXPECT_EQ(parsed(o, "<tool_call>{</tool_call> <tool_call>{\"name\": \"f\"}</tool_call>"),
             "T[<tool_call>{</tool_call>]C[f: {}]");
+}
+
+// Told while they come: the same calls, with their arguments as the model wrote them.
+TEST(AnswerParser, ArgumentsAreToldAsTheyCome) {
+  const auto streamed = [](AnswerFormat format) {
+    AnswerOptions o = options(format);
+    o.stream_arguments = true;
+    return o;
+  };
+  const AnswerOptions tagged = streamed(AnswerFormat::Tagged), kimi = streamed(AnswerFormat::Kimi),
+                      deep_seek = streamed(AnswerFormat::DeepSeek), harmony = streamed(AnswerFormat::Harmony);
+  const std::string call = R"(<tool_call>
+{"name": "f", "arguments": {"z": [1, {}], "a": "}\\\"</tool_call>"}}
+</tool_call>)",
+                    told = R"(C[f: {"z": [1, {}], "a": "}\\\"</tool_call>"}])";
+  EXPECT_EQ(parsed(tagged, "Let me.\n" + call + "\n" + call + "\n"), "T[Let me.]" + told + told);
+  EXPECT_EQ(parsed(tagged, call + " and so on"), told + "T[ and so on]");
+  EXPECT_EQ(parsed(kimi,
+                   "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|> "
+                   "{\"i\": 1} <|tool_call_end|><|tool_calls_section_end|>"),
+            "C[f functions.f:0: {\"i\": 1}]");
+  EXPECT_EQ(parsed(deep_seek,
+                   "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"i\": 1}<｜tool▁call▁end｜>"
+                   "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+            "C[f: {\"i\": 1}]C[g: {}]");
+  EXPECT_EQ(parsed(harmony,
+                   "<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>commentary "
+                   "to=functions.f <|constrain|>json<|message|>{\"i\": 1}<|call|>"),
+            "R[why]C[f: {\"i\": 1}]");
+
+  // What breaks off stays a call; what cannot be told in pieces is told as a whole.
+  EXPECT_EQ(parsed(tagged, R"(<tool_call>{"name": "f", "arguments": {"s": "on)"), "C[f: {\"s\": \"on]");
+  EXPECT_EQ(parsed(tagged, R"(<tool_call>{"name": "f", "arguments": {"s": 1})"), "C[f: {\"s\": 1}]");
+  EXPECT_EQ(parsed(tagged, R"(<tool_call>{"name": "f", "arguments": {}} or not)"), "C[f: {}]T[} or not]");
+  EXPECT_EQ(parsed(tagged, R"(<tool_call>{"arguments": {"i": 1}, "name": "f"}</tool_call>)"),
+            "C[f: {\"i\":1}]");
+  EXPECT_EQ(parsed(tagged, R"(<tool_call>{"name": "f", "arguments": "{}"}</tool_call>)"), "C[f: {}]");
+  EXPECT_EQ(parsed(tagged, "<tool_call><function=f><parameter=i>1</parameter></function></tool_call>"),
+            "C[f: {\"i\":1}]");
+  EXPECT_EQ(parsed(tagged, R"(<tool_call>{"name": "f")"), R"(T[<tool_call>{"name": "f"])");
+
+  // In pieces indeed.
+  AnswerParser parser(tagged);
+  parser.feed(R"(<tool_call>{"name": "f", "arguments": {"s": "a )");
+  EXPECT_EQ(parser.feed("long "), (std::vector<AnswerEvent>{{Kind::CallArguments, "long ", ""}}));
 }
 
 TEST(AnswerParser, CallsWithParameters) {

@@ -2,12 +2,12 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "text/sequence_depth.h"
 #include "text/utf8.h"
 
 namespace moeflux {
 namespace {
 
-constexpr int kMaxDepth = 8;
 // Far above what is published; without bounds, a few steps could make a token as long as memory.
 constexpr size_t kMaxReplacementBytes = 64, kMaxTokenBytes = size_t{1} << 20;
 
@@ -45,7 +45,7 @@ void Decoder::add(const Json& json, const std::string& where, int depth) {
   if (byte_level_) fail(Errc::Unsupported, "{}: '{}' after ByteLevel is not supported", where, type);
   if (strip_start_) fail(Errc::Unsupported, "{}: '{}' after Strip is not supported", where, type);
   if (type == "Sequence") {
-    if (depth == kMaxDepth) fail(Errc::Corrupt, "{}: sequences inside each other", where);
+    if (depth == kMaxSequenceDepth) fail(Errc::Corrupt, "{}: sequences inside each other", where);
     if (!object.at("decoders").is_array()) object.wrong("decoders", "an array");
     for (const Json& step : object.at("decoders")) add(step, where, depth + 1);
   } else if (type == "ByteLevel") {

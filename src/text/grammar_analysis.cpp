@@ -8,7 +8,7 @@
 namespace moeflux {
 namespace {
 
-using Kind = Expression::Kind;
+using ExpressionKind = Expression::Kind;
 using Presence = Expression::Presence;
 
 constexpr uint64_t kHuge = uint64_t{1} << 40;
@@ -21,7 +21,7 @@ uint64_t saturating_multiply(uint64_t a, uint64_t b) { return b != 0 && a > kHug
 
 template <class Visit>
 void for_each_call(const Expression& e, Visit&& visit) {
-  if (e.kind == Kind::Rule) visit(e.rule);
+  if (e.kind == ExpressionKind::Rule) visit(e.rule);
   for (const Expression& part : e.parts) for_each_call(part, visit);
 }
 
@@ -36,21 +36,21 @@ bool list_is_nullable(const Expression& e, const std::vector<RuleFacts>& facts) 
 bool is_productive(const Expression& e, const std::vector<RuleFacts>& facts) {
   const auto productive = [&facts](const Expression& part) { return is_productive(part, facts); };
   switch (e.kind) {
-    case Kind::Literal:
+    case ExpressionKind::Literal:
       return true;
-    case Kind::Class:
+    case ExpressionKind::Class:
       return !e.ranges.empty();
-    case Kind::Sequence:
+    case ExpressionKind::Sequence:
       return std::all_of(e.parts.begin(), e.parts.end(), productive);
-    case Kind::Choice:
+    case ExpressionKind::Choice:
       return std::any_of(e.parts.begin(), e.parts.end(), productive);
-    case Kind::Repeat:
+    case ExpressionKind::Repeat:
       return e.least == 0 || productive(e.parts[0]);
-    case Kind::Rule:
+    case ExpressionKind::Rule:
       return facts[e.rule].productive;
-    case Kind::Graph:
+    case ExpressionKind::Graph:
       return !e.graph.states.empty();
-    case Kind::List:
+    case ExpressionKind::List:
       for (size_t i = 0; i < e.presence.size(); ++i)
         if (e.presence[i] == Presence::Required && !productive(e.parts[i])) return false;
       return true;
@@ -62,23 +62,23 @@ bool is_productive(const Expression& e, const std::vector<RuleFacts>& facts) {
 void collect_left_calls(const Expression& e, const std::vector<RuleFacts>& facts,
                         std::vector<uint32_t>& out) {
   switch (e.kind) {
-    case Kind::Rule:
+    case ExpressionKind::Rule:
       out.push_back(e.rule);
       break;
-    case Kind::Sequence:
+    case ExpressionKind::Sequence:
       for (const Expression& part : e.parts) {
         collect_left_calls(part, facts, out);
         if (!is_nullable(part, facts)) break;
       }
       break;
-    case Kind::Choice:
-    case Kind::Repeat:
-    case Kind::List:
+    case ExpressionKind::Choice:
+    case ExpressionKind::Repeat:
+    case ExpressionKind::List:
       for (const Expression& part : e.parts) collect_left_calls(part, facts, out);
       break;
-    case Kind::Literal:
-    case Kind::Class:
-    case Kind::Graph:
+    case ExpressionKind::Literal:
+    case ExpressionKind::Class:
+    case ExpressionKind::Graph:
       break;
   }
 }
@@ -199,21 +199,21 @@ uint64_t decide_inlining(const GrammarRules& rules, const std::vector<std::vecto
 bool is_nullable(const Expression& e, const std::vector<RuleFacts>& facts) {
   const auto nullable = [&facts](const Expression& part) { return is_nullable(part, facts); };
   switch (e.kind) {
-    case Kind::Literal:
+    case ExpressionKind::Literal:
       return e.bytes.empty();
-    case Kind::Class:
+    case ExpressionKind::Class:
       return false;
-    case Kind::Sequence:
+    case ExpressionKind::Sequence:
       return std::all_of(e.parts.begin(), e.parts.end(), nullable);
-    case Kind::Choice:
+    case ExpressionKind::Choice:
       return std::any_of(e.parts.begin(), e.parts.end(), nullable);
-    case Kind::Repeat:
+    case ExpressionKind::Repeat:
       return e.least == 0 || nullable(e.parts[0]);
-    case Kind::Rule:
+    case ExpressionKind::Rule:
       return facts[e.rule].nullable;
-    case Kind::Graph:
+    case ExpressionKind::Graph:
       return !e.graph.states.empty() && e.graph.states[0].accepting;
-    case Kind::List:
+    case ExpressionKind::List:
       return list_is_nullable(e, facts);
   }
   return false;
@@ -229,23 +229,23 @@ uint64_t estimated_size(const Expression& e, const std::vector<RuleFacts>& facts
   uint64_t parts = 1;
   for (const Expression& part : e.parts) parts = saturating_add(parts, estimated_size(part, facts));
   switch (e.kind) {
-    case Kind::Literal:
+    case ExpressionKind::Literal:
       return e.bytes.size();
-    case Kind::Class:
+    case ExpressionKind::Class:
       return e.ranges.empty() || e.ranges.back().high < 0x80 ? 1 : 8 + e.ranges.size();
-    case Kind::Rule:
+    case ExpressionKind::Rule:
       return facts[e.rule].inlined ? facts[e.rule].size : 1;
-    case Kind::Graph:
+    case ExpressionKind::Graph:
       return 2 * e.graph.states.size();
-    case Kind::Repeat: {
+    case ExpressionKind::Repeat: {
       const uint64_t n_copies = e.most == kUnbounded ? uint64_t{e.least} + 1 : e.most;
       return is_outlined(parts - 1, n_copies) ? saturating_add(parts, 2 * n_copies)
                                               : saturating_multiply(parts, n_copies);
     }
-    case Kind::List:
+    case ExpressionKind::List:
       return saturating_multiply(parts, 1 + uint64_t{e.most == kUnbounded ? e.least : e.most});
-    case Kind::Sequence:
-    case Kind::Choice:
+    case ExpressionKind::Sequence:
+    case ExpressionKind::Choice:
       return parts;
   }
   return parts;

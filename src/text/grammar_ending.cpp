@@ -8,7 +8,7 @@
 namespace moeflux {
 namespace {
 
-using Kind = GrammarNode::Kind;
+using NodeKind = GrammarNode::Kind;
 
 constexpr uint64_t kUnknown = UINT64_MAX;
 constexpr uint64_t kFarthest = uint64_t{1} << 60;  // rules that call each other twice soon get there
@@ -24,7 +24,7 @@ class Distances {
   explicit Distances(const Grammar& grammar) : grammar_(grammar), bytes_(grammar.nodes().size(), kUnknown) {
     find_dependents();
     for (NodeId n = 0; n < bytes_.size(); ++n)
-      if (grammar.nodes()[n].kind == Kind::End) queue_.push({0, n});
+      if (grammar.nodes()[n].kind == NodeKind::End) queue_.push({0, n});
     while (!queue_.empty()) {
       const auto [bytes, node] = queue_.top();
       queue_.pop();
@@ -47,17 +47,17 @@ class Distances {
   void for_each_dependency(NodeId n, Visit&& visit) const {
     const GrammarNode& node = grammar_.nodes()[n];
     switch (node.kind) {
-      case Kind::Bytes:
+      case NodeKind::Bytes:
         for (uint32_t i = 0; i < node.count; ++i) visit(grammar_.edges()[node.first + i].target);
         break;
-      case Kind::Split:
+      case NodeKind::Split:
         for (uint32_t i = 0; i < node.count; ++i) visit(grammar_.targets()[node.first + i]);
         break;
-      case Kind::Call:
+      case NodeKind::Call:
         visit(grammar_.callees()[node.first].entry);
         if (node.count != kNoNode) visit(node.count);
         break;
-      case Kind::End:
+      case NodeKind::End:
         break;
     }
   }
@@ -74,8 +74,8 @@ class Distances {
 
   void offer(NodeId n, NodeId known) {
     const GrammarNode& node = grammar_.nodes()[n];
-    uint64_t bytes = sum(bytes_[known], node.kind == Kind::Bytes ? 1 : 0);
-    if (node.kind == Kind::Call && node.count != kNoNode) {
+    uint64_t bytes = sum(bytes_[known], node.kind == NodeKind::Bytes ? 1 : 0);
+    if (node.kind == NodeKind::Call && node.count != kNoNode) {
       bytes = sum(bytes_[grammar_.callees()[node.first].entry], bytes_[node.count]);
       if (bytes == kUnknown) return;
     }

@@ -8,9 +8,9 @@
 namespace moeflux::jinja {
 namespace {
 
-constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", "<=", ">=", "+", "-", "/",
-                                           "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
-                                           ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
+constexpr std::string_view kOperatorTexts[] = {"//", "**", "==", "!=", "<=", ">=", "+", "-", "/",
+                                               "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
+                                               ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
 
 bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -357,7 +357,7 @@ class Lexer {
   }
 
   void lex_operator() {
-    for (const std::string_view op : kOperators) {
+    for (const std::string_view op : kOperatorTexts) {
       if (!starts(op, at_)) continue;
       balance(op[0]);
       add(Token::Kind::Operator, op);

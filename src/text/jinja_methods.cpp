@@ -12,8 +12,7 @@
 namespace moeflux::jinja {
 namespace {
 
-using Body = FunctionObject::Body;
-using Table = std::unordered_map<std::string_view, Body>;
+using Table = std::unordered_map<std::string_view, FunctionObject::Body>;
 
 // ---- Cutting texts
 

@@ -12,7 +12,8 @@ namespace moeflux::jinja {
 namespace {
 
 constexpr unsigned kMaxRecursion = 400;  // of the parser; a pair of brackets takes three levels
-constexpr unsigned kMaxDepth = 200;  // of the tree of an expression, which the interpreter walks by recursion
+constexpr unsigned kMaxExpressionDepth =
+    200;  // of the tree of an expression, which the interpreter walks by recursion
 
 class Parser {
  public:
@@ -110,8 +111,9 @@ class Parser {
   static void settle(Expression& node, std::initializer_list<const Expression*> children) {
     for (const Expression* child : children)
       if (child) node.depth = std::max(node.depth, child->depth + 1);
-    if (node.depth > kMaxDepth)
-      throw SyntaxRefusal(node.line, fmt::format("an expression is nested deeper than {} levels", kMaxDepth));
+    if (node.depth > kMaxExpressionDepth)
+      throw SyntaxRefusal(node.line,
+                          fmt::format("an expression is nested deeper than {} levels", kMaxExpressionDepth));
   }
   static void settle(Expression& node, const CallArguments& arguments) {
     for (const ExpressionPtr& e : arguments.positional) settle(node, {e.get()});

@@ -6,7 +6,7 @@
 namespace moeflux {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxNesting = 64;
 
 }  // namespace
 
@@ -145,7 +145,7 @@ std::string_view JsonReader::skip() {
 
 // Only as strict as finding the end calls for: what is skipped is read by someone else.
 void JsonReader::skip_value(int depth) {
-  if (depth > kMaxDepth) wrong(fmt::format("nested deeper than {} levels", kMaxDepth));
+  if (depth > kMaxNesting) wrong(fmt::format("nested deeper than {} levels", kMaxNesting));
   const char c = peek();
   if (c == '{') {
     object([&](std::string_view) { skip_value(depth + 1); });

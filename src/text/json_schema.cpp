@@ -270,20 +270,16 @@ GrammarRules json_schema_rules(const OrderedJson& schema, const JsonSchemaOption
   return Compiler(schema, options).compile();
 }
 
-Grammar compile_json_schema(const OrderedJson& schema, const JsonSchemaOptions& options) {
-  const GrammarRules rules = json_schema_rules(schema, options);
+Grammar compile_json_schema(std::string_view text, const JsonSchemaOptions& options) {
+  if (text.size() > kMaxGrammarBytes)
+    fail(Errc::InvalidArgument, "the schema has {} bytes, more than {}", text.size(), kMaxGrammarBytes);
+  parse_json(text, "schema");  // refuses depth and duplicate keys
+  const GrammarRules rules = json_schema_rules(OrderedJson::parse(text.begin(), text.end()), options);
   try {
     return Grammar(rules);
   } catch (const Error& e) {
     throw Error(e.code, fmt::format("schema: {}", e.what()));
   }
-}
-
-Grammar compile_json_schema(std::string_view text, const JsonSchemaOptions& options) {
-  if (text.size() > kMaxGrammarBytes)
-    fail(Errc::InvalidArgument, "the schema has {} bytes, more than {}", text.size(), kMaxGrammarBytes);
-  parse_json(text, "schema");  // refuses depth and duplicate keys
-  return compile_json_schema(OrderedJson::parse(text.begin(), text.end()), options);
 }
 
 }  // namespace moeflux

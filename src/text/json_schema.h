@@ -21,7 +21,6 @@ struct JsonSchemaOptions {
 
 // Throws Error{InvalidArgument} for what is no schema and Error{Unsupported} for what cannot be expressed.
 Grammar compile_json_schema(std::string_view text, const JsonSchemaOptions& options = {});
-Grammar compile_json_schema(const OrderedJson& schema, const JsonSchemaOptions& options = {});
 // The same as rules, to be part of a larger grammar.
 GrammarRules json_schema_rules(const OrderedJson& schema, const JsonSchemaOptions& options = {});
 

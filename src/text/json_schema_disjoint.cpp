@@ -5,7 +5,7 @@
 namespace moeflux {
 namespace {
 
-constexpr uint32_t kMaxDepth = 8;
+constexpr uint32_t kMaxComparedDepth = 8;
 
 class Comparison {
  public:
@@ -14,7 +14,7 @@ class Comparison {
   bool disjoint(const Conjunction& a, const Conjunction& b, uint32_t depth) {
     if (a.impossible || b.impossible) return true;
     document_.work.spend(1000);
-    if (depth > kMaxDepth) return false;
+    if (depth > kMaxComparedDepth) return false;
     if (!a.choices.empty() || !b.choices.empty()) {
       const bool in_a = !a.choices.empty();
       const std::vector<Conjunction> branches = document_.expand_last_choice(in_a ? a : b);

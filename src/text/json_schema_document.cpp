@@ -8,11 +8,12 @@
 namespace moeflux {
 namespace {
 
-constexpr int kMaxDepth = 100;
+constexpr int kMaxSchemaDepth = 100;
 constexpr size_t kMaxReferences = 100;  // one after the other, without a step into the value
 
 int depth_of(const OrderedJson& value, int above = 0) {
-  if (above > kMaxDepth) fail(Errc::InvalidArgument, "schema: nested deeper than {} levels", kMaxDepth);
+  if (above > kMaxSchemaDepth)
+    fail(Errc::InvalidArgument, "schema: nested deeper than {} levels", kMaxSchemaDepth);
   int depth = above;
   if (value.is_structured())
     for (const OrderedJson& part : value) depth = std::max(depth, depth_of(part, above + 1));

@@ -14,7 +14,7 @@ void expect_documents(const std::string& schema, const std::vector<std::string>&
   for (const std::string& text : no) EXPECT_FALSE(g.matches(text)) << schema << "\n: " << text;
 }
 
-void expect_refused(const std::string& schema, const std::string& part_of_message) {
+void expect_schema_refused(const std::string& schema, const std::string& part_of_message) {
   try {
     compile_json_schema(schema);
     ADD_FAILURE() << "was accepted: " << schema;
@@ -110,7 +110,7 @@ TEST(JsonSchema, EnumAndConst) {
   expect_documents(R"({"enum":["ab","cd"],"pattern":"^a"})", {"\"ab\""}, {"\"cd\""});
   expect_documents(R"({"const":{"b":1,"a":[]}})", {R"({"b":1,"a":[]})", R"({ "b": 1, "a": [] })"},
                    {R"({"a":[],"b":1})"});
-  expect_refused(R"({"type":"string","enum":[1]})", "no text can match");
+  expect_schema_refused(R"({"type":"string","enum":[1]})", "no text can match");
 }
 
 TEST(JsonSchema, Combinations) {
@@ -183,9 +183,10 @@ TEST(JsonSchema, Patterns) {
   expect_documents(R"_({"type":"string","pattern":"^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$"})_",
                    {"\"1.5\"", "\"-.5\""}, {"\"\"", "\"-.\"", "\"+\""});
   for (const char* pattern : {"(?=a)", "x(?!a)", "^(?!a)b|c", "(?<!a)", "\\\\1", "\\\\bx", "\\\\p{L}"})
-    expect_refused(std::string(R"({"type":"string","pattern":")") + pattern + "\"}", "#/pattern: pattern");
+    expect_schema_refused(std::string(R"({"type":"string","pattern":")") + pattern + "\"}",
+                          "#/pattern: pattern");
   for (const char* pattern : {"(a", "a)", "[a", "*a", "a**", "[z-a]", "\\\\q", "a{3,2}"})
-    expect_refused(std::string(R"({"type":"string","pattern":")") + pattern + "\"}", "offset");
+    expect_schema_refused(std::string(R"({"type":"string","pattern":")") + pattern + "\"}", "offset");
 }
 
 TEST(JsonSchema, Formats) {
@@ -211,9 +212,9 @@ TEST(JsonSchema, Formats) {
   format("base64", {"", "YQ==", "YWI=", "YWJj"}, {"Y", "YQ=", "YQ==YQ=="});
   format("uri", {"https://example.com/a?b=c#d", "mailto:a@b.c", "http://a:80", "urn:x:y"},
          {"example.com", "http://a b", "//x", "http:"});
-  expect_refused(R"({"type":"string","format":"colour"})",
-                 "#/format: 'colour' is not supported; known are date");
-  expect_refused(R"({"type":"integer","format":"date"})", "not a known format of this type");
+  expect_schema_refused(R"({"type":"string","format":"colour"})",
+                        "#/format: 'colour' is not supported; known are date");
+  expect_schema_refused(R"({"type":"integer","format":"date"})", "not a known format of this type");
   expect_documents(R"({"type":"integer","format":"uint8"})", {"0", "255"}, {"256", "-1"});
   expect_documents(R"({"type":"string","format":"date","pattern":"^2024"})", {"\"2024-01-01\""},
                    {"\"2023-01-01\""});
@@ -243,7 +244,7 @@ TEST(JsonSchema, IntegerBoundsAreExact) {
                    {"1e300"});
   expect_documents(R"({"type":"integer","minimum":-9007199254740991,"maximum":9007199254740991})",
                    {"9007199254740991", "-9007199254740991"}, {"9007199254740992", "-9007199254740992"});
-  expect_refused(R"({"type":"integer","minimum":5,"maximum":4})", "no text can match");
+  expect_schema_refused(R"({"type":"integer","minimum":5,"maximum":4})", "no text can match");
 }
 
 TEST(JsonSchema, Multiples) {
@@ -254,9 +255,9 @@ TEST(JsonSchema, Multiples) {
                    {"1.255", "-1"});
   expect_documents(R"({"type":"number","multipleOf":1})", {"3", "-4"}, {"3.5"});
   expect_documents(R"({"type":"integer","multipleOf":0.5})", {"3"}, {"3.5"});
-  expect_refused(R"({"type":"number","multipleOf":0.3})", "only multiples of 0.1");
-  expect_refused(R"({"type":"integer","multipleOf":123456789})", "above 10000");
-  expect_refused(R"({"type":"integer","multipleOf":0})", "above 0");
+  expect_schema_refused(R"({"type":"number","multipleOf":0.3})", "only multiples of 0.1");
+  expect_schema_refused(R"({"type":"integer","multipleOf":123456789})", "above 10000");
+  expect_schema_refused(R"({"type":"integer","multipleOf":0})", "above 0");
 }
 
 TEST(JsonSchema, NumberBoundsComparedAsDecimals) {
@@ -296,27 +297,27 @@ TEST(JsonSchema, SpacesCanBeForbidden) {
 TEST(JsonSchema, WhatCannotBeExpressedIsRefusedWithItsPlace) {
   for (const char* keyword : {"not", "if", "contains", "dependentRequired", "dependentSchemas",
                               "unevaluatedProperties", "$dynamicRef"})
-    expect_refused(fmt::format(R"({{"properties":{{"p":{{"{}":{{}}}}}}}})", keyword),
-                   fmt::format("#/properties/p/{}", keyword));
-  expect_refused(R"({"minLenght":3})", "#/minLenght: unknown keyword");
-  expect_refused(R"({"type":"array","uniqueItems":true})", "#/uniqueItems");
-  expect_refused(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "#/oneOf: branches 0 and 1");
-  expect_refused(R"({"type":"object","minProperties":3})", "#/minProperties");
-  expect_refused(R"({"$ref":"http://x/y"})", "#/$ref: 'http://x/y' is not in this document");
-  expect_refused(R"({"$ref":"#/nowhere"})", "#/$ref");
-  expect_refused(R"({"$ref":"#"})", "refers to itself");
-  expect_refused(R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", "refers to itself");
-  expect_refused(R"({"anyOf":[{"oneOf":[{"allOf":[{"$ref":"#"}]},{"const":1}]},{"type":"null"}]})",
-                 "refers to itself");
-  expect_refused(R"({"type":"strin"})", "#/type: must be");
-  expect_refused(R"({"type":"string","maxLength":-1})", "#/maxLength: must be");
-  expect_refused(R"({"type":"string","minLength":5000000})", "#/minLength: counts above");
-  expect_refused(R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
-                 "no text can match");
-  expect_refused("false", "no text can match");
-  expect_refused("3", "must be an object");
-  expect_refused("{", "not valid JSON");
-  expect_refused(R"({"anyOf":[]})", "#/anyOf: must be");
+    expect_schema_refused(fmt::format(R"({{"properties":{{"p":{{"{}":{{}}}}}}}})", keyword),
+                          fmt::format("#/properties/p/{}", keyword));
+  expect_schema_refused(R"({"minLenght":3})", "#/minLenght: unknown keyword");
+  expect_schema_refused(R"({"type":"array","uniqueItems":true})", "#/uniqueItems");
+  expect_schema_refused(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "#/oneOf: branches 0 and 1");
+  expect_schema_refused(R"({"type":"object","minProperties":3})", "#/minProperties");
+  expect_schema_refused(R"({"$ref":"http://x/y"})", "#/$ref: 'http://x/y' is not in this document");
+  expect_schema_refused(R"({"$ref":"#/nowhere"})", "#/$ref");
+  expect_schema_refused(R"({"$ref":"#"})", "refers to itself");
+  expect_schema_refused(R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", "refers to itself");
+  expect_schema_refused(R"({"anyOf":[{"oneOf":[{"allOf":[{"$ref":"#"}]},{"const":1}]},{"type":"null"}]})",
+                        "refers to itself");
+  expect_schema_refused(R"({"type":"strin"})", "#/type: must be");
+  expect_schema_refused(R"({"type":"string","maxLength":-1})", "#/maxLength: must be");
+  expect_schema_refused(R"({"type":"string","minLength":5000000})", "#/minLength: counts above");
+  expect_schema_refused(R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
+                        "no text can match");
+  expect_schema_refused("false", "no text can match");
+  expect_schema_refused("3", "must be an object");
+  expect_schema_refused("{", "not valid JSON");
+  expect_schema_refused(R"({"anyOf":[]})", "#/anyOf: must be");
   expect_documents(
       R"({"title":"t","description":"d","default":1,"examples":[1],"$schema":"s","$id":"i","$comment":"c",
     "deprecated":true,"readOnly":false,"x-order":1,"type":"null"})",
@@ -324,14 +325,15 @@ TEST(JsonSchema, WhatCannotBeExpressedIsRefusedWithItsPlace) {
 }
 
 TEST(JsonSchema, HostileSchemasAreRefused) {
-  expect_refused(R"({"type":"object","patternProperties":{"a.{0,40}b":{},"c.{0,40}d":{},"e.{0,40}f":{}}})",
-                 "too complex");
+  expect_schema_refused(
+      R"({"type":"object","patternProperties":{"a.{0,40}b":{},"c.{0,40}d":{},"e.{0,40}f":{}}})",
+      "too complex");
   std::string chain = R"({"$ref":"#/$defs/d0","$defs":{)", wide = R"({"type":"object","properties":{)";
   for (int i = 0; i < 300; ++i) chain += fmt::format(R"("d{}":{{"$ref":"#/$defs/d{}"}},)", i, i + 1);
-  expect_refused(chain + R"("d300":{"type":"null"}}})", "references in a row");
+  expect_schema_refused(chain + R"("d300":{"type":"null"}}})", "references in a row");
   for (int i = 0; i < 2001; ++i) wide += fmt::format(R"({}"p{}":true)", i == 0 ? "" : ",", i);
-  expect_refused(wide + "}}", "#/properties: more than 2000 properties");
-  expect_refused(std::string(70, '[') + std::string(70, ']'), "nested deeper");
+  expect_schema_refused(wide + "}}", "#/properties: more than 2000 properties");
+  expect_schema_refused(std::string(70, '[') + std::string(70, ']'), "nested deeper");
 }
 
 }  // namespace

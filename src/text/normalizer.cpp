@@ -3,12 +3,12 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "text/normalise.h"
+#include "text/sequence_depth.h"
 
 namespace moeflux {
 namespace {
 
-constexpr int kMaxDepth = 8;
-constexpr size_t kMaxSteps = 32;
+constexpr size_t kMaxNormalizerSteps = 32;
 // No published step makes a text more than three times as long. Without a bound, a few steps could fill any
 // memory.
 constexpr size_t kMaxGrowth = 4, kMaxGrowthBytes = 1 << 16;
@@ -29,9 +29,10 @@ Normalizer::Normalizer(const Json* json, const std::string& where) : where_(wher
 void Normalizer::add(const Json& json, const std::string& where, int depth) {
   const JsonObject object(json, where);
   const std::string type = object.string("type");
-  if (steps_.size() == kMaxSteps) fail(Errc::Unsupported, "{}: more than {} steps", where, kMaxSteps);
+  if (steps_.size() == kMaxNormalizerSteps)
+    fail(Errc::Unsupported, "{}: more than {} steps", where, kMaxNormalizerSteps);
   if (type == "Sequence") {
-    if (depth == kMaxDepth) fail(Errc::Corrupt, "{}: sequences inside each other", where);
+    if (depth == kMaxSequenceDepth) fail(Errc::Corrupt, "{}: sequences inside each other", where);
     if (!object.at("normalizers").is_array()) object.wrong("normalizers", "an array");
     for (const Json& step : object.at("normalizers")) add(step, where, depth + 1);
   } else if (type == "NFC") {

@@ -9,7 +9,7 @@
 namespace moeflux {
 namespace {
 
-constexpr uint64_t kMaxSteps = uint64_t{1}
+constexpr uint64_t kMaxTries = uint64_t{1}
                                << 26;  // of one search; published patterns need a few per character
 constexpr size_t kMaxNodes = 10000;
 constexpr size_t kMaxMaskedBranches = 32;
@@ -209,8 +209,8 @@ class Matcher {
 
  private:
   void count_step() {
-    if (++steps_ > kMaxSteps)
-      fail(Errc::Unsupported, "{} tries more than {} ways of matching a text", name_, kMaxSteps);
+    if (++steps_ > kMaxTries)
+      fail(Errc::Unsupported, "{} tries more than {} ways of matching a text", name_, kMaxTries);
   }
 
   uint32_t take_characters(const Node& node, const char*& at) const {

@@ -5,7 +5,7 @@
 namespace moeflux {
 namespace {
 
-constexpr int kMaxDepth = 32;
+constexpr int kMaxGroupDepth = 32;
 constexpr uint32_t kMaxCount = 1000;
 constexpr uint32_t kEnd = UINT32_MAX;
 
@@ -57,7 +57,7 @@ class Parser {
   }
 
   PatternExpression alternatives(bool ignore_case, int depth) {
-    if (depth > kMaxDepth) broken("too many groups inside each other");
+    if (depth > kMaxGroupDepth) broken("too many groups inside each other");
     PatternExpression result;
     result.kind = PatternExpression::Kind::Alternatives;
     do result.parts.push_back(sequence(ignore_case, depth));
@@ -197,7 +197,7 @@ class Parser {
 
   // The part after '['.
   CodePointSet character_class(int depth) {
-    if (depth > kMaxDepth) broken("too many sets inside each other");
+    if (depth > kMaxGroupDepth) broken("too many sets inside each other");
     const bool negated = take('^');
     CodePointSet result = CodePointSet::all();
     CodePointSet part;

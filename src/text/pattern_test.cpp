@@ -20,7 +20,7 @@ Strings matches(const std::string& expression, std::string_view text) {
   return result;
 }
 
-std::string error_of(const std::string& expression) {
+std::string pattern_error(const std::string& expression) {
   try {
     const Pattern pattern(expression, "test");
   } catch (const Error& e) {
@@ -71,16 +71,16 @@ TEST(Pattern, WhatIsNotKnownIsRefusedByName) {
                                                         {"^a", "'^'"},
                                                         {"a*", "match nothing"},
                                                         {"a{5000}", "1000"}})
-    EXPECT_NE(error_of(expression).find(part), std::string::npos)
-        << expression << ": " << error_of(expression);
+    EXPECT_NE(pattern_error(expression).find(part), std::string::npos)
+        << expression << ": " << pattern_error(expression);
 }
 
 TEST(Pattern, WhatIsBrokenIsRefused) {
   for (const char* expression : {"(", ")", "[", "[a", "a{", "a{2", "a{3,2}", "[z-a]", "\\", "\\p{", "\\p{L",
                                  "+", "\\x{110000}", "\\uD800", "(?", "(?:a", "[a-", "[^"})
-    EXPECT_NE(error_of(expression), "") << expression;
-  EXPECT_NE(error_of(std::string(5000, '(')), "");
-  EXPECT_NE(error_of(std::string(5000, '[')), "");
+    EXPECT_NE(pattern_error(expression), "") << expression;
+  EXPECT_NE(pattern_error(std::string(5000, '(')), "");
+  EXPECT_NE(pattern_error(std::string(5000, '[')), "");
 }
 
 TEST(Pattern, EndlessWaysOfMatchingAreGivenUp) {

@@ -5,12 +5,11 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "text/normalizer.h"
+#include "text/sequence_depth.h"
 #include "text/unicode.h"
 
 namespace moeflux {
 namespace {
-
-constexpr int kMaxDepth = 8;
 
 // What ByteLevel with use_regex splits by.
 constexpr const char* kByteLevelPattern =
@@ -44,7 +43,7 @@ void PreTokenizer::add(const Json& json, const std::string& where, int depth) {
   const std::string type = object.string("type");
   if (byte_level_) fail(Errc::Unsupported, "{}: '{}' after ByteLevel is not supported", where, type);
   if (type == "Sequence") {
-    if (depth == kMaxDepth) fail(Errc::Corrupt, "{}: sequences inside each other", where);
+    if (depth == kMaxSequenceDepth) fail(Errc::Corrupt, "{}: sequences inside each other", where);
     if (!object.at("pretokenizers").is_array()) object.wrong("pretokenizers", "an array");
     for (const Json& step : object.at("pretokenizers")) add(step, where, depth + 1);
   } else if (type == "Split") {

@@ -3,11 +3,10 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "text/json_reader.h"
+#include "text/sequence_depth.h"
 
 namespace moeflux {
 namespace {
-
-constexpr int kMaxDepth = 8;
 
 void add_field(Json& fields, const std::string& name, std::string_view value, const std::string& where) {
   if (fields.contains(name)) fail(Errc::Corrupt, "{}: the key '{}' stands twice", where, name);
@@ -61,7 +60,7 @@ void parse_post_processor(const Json& json, const std::string& where, int depth,
   const std::string type = object.string("type");
   if (type == "ByteLevel") return;  // concerns offsets only
   if (type == "TemplateProcessing") return parse_template(object, into);
-  if (type != "Sequence" || depth == kMaxDepth)
+  if (type != "Sequence" || depth == kMaxSequenceDepth)
     fail(Errc::Unsupported, "{}: the post-processor '{}' is not supported", where, type);
   if (!object.at("processors").is_array()) object.wrong("processors", "an array");
   for (const Json& step : object.at("processors")) parse_post_processor(step, where, depth + 1, into);

@@ -29,7 +29,7 @@ std::vector<Json> expected(const std::string& name) {
   return result;
 }
 
-std::string error_of(const std::string& json) {
+std::string load_error(const std::string& json) {
   try {
     const Tokenizer tokenizer(json, "test");
   } catch (const Error& e) {
@@ -181,7 +181,7 @@ TEST(Tokenizer, WhatIsNotKnownIsRefusedByName) {
   const auto with = [](const char* pointer, const Json& value) {
     Json json = tokenizer_json("byte_level");
     json[Json::json_pointer(pointer)] = value;
-    return error_of(json.dump());
+    return load_error(json.dump());
   };
   const std::vector<std::tuple<const char*, Json, std::string>> cases = {
       {"/model/type", "Unigram", "Unigram"},
@@ -215,9 +215,9 @@ TEST(Tokenizer, WhatIsNotKnownIsRefusedByName) {
 TEST(Tokenizer, DamagedFilesAreRefusedOrWorkButNeverCrash) {
   const std::string good = test::read_file(folder("byte_level") / "tokenizer.json");
   for (size_t length = 0; length + 2 < good.size(); length += 7)
-    EXPECT_NE(error_of(good.substr(0, length)), "");
-  EXPECT_NE(error_of(good + "x"), "");
-  EXPECT_NE(error_of(std::string(100000, '[')), "");
+    EXPECT_NE(load_error(good.substr(0, length)), "");
+  EXPECT_NE(load_error(good + "x"), "");
+  EXPECT_NE(load_error(std::string(100000, '[')), "");
   std::mt19937 random(2);
   for (int i = 0; i < 1000; ++i) {
     std::string bad = good;

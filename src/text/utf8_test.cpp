@@ -5,12 +5,12 @@
 namespace moeflux {
 namespace {
 
-struct Case {
+struct Utf8Case {
   std::string bytes, text;
 };
 
 // The replacement of maximal parts, from the examples in the Unicode standard and the borders of each length.
-const std::vector<Case> kCases = {
+const std::vector<Utf8Case> kCases = {
     {"", ""},
     {"plain ASCII that is longer than eight bytes", "plain ASCII that is longer than eight bytes"},
     {"\xC3\xA9\xE6\x97\xA5\xF0\x9F\x91\x8D", "é日👍"},
@@ -25,7 +25,7 @@ const std::vector<Case> kCases = {
 };
 
 TEST(Utf8, IllFormedPartsAreReplaced) {
-  for (const Case& c : kCases) {
+  for (const Utf8Case& c : kCases) {
     EXPECT_EQ(replace_ill_formed(c.bytes), c.text);
     EXPECT_EQ(well_formed_bytes(c.text), c.text.size());
     EXPECT_EQ(well_formed_bytes(c.bytes) == c.bytes.size(), c.bytes == c.text);
@@ -33,7 +33,7 @@ TEST(Utf8, IllFormedPartsAreReplaced) {
 }
 
 TEST(Utf8, PiecesGiveTheSameTextAndWholeCharactersAtEveryStep) {
-  for (const Case& c : kCases)
+  for (const Utf8Case& c : kCases)
     for (size_t step : {1, 2, 3, 5}) {
       Utf8Assembler assembler;
       std::string text;

@@ -23,7 +23,7 @@ struct Budget {  // of expert slots; neither: what is available
   }
 };
 
-struct Options {
+struct BenchArguments {
   std::string package, svg;
   EngineArguments engine;
   bool machine = false, json = false;
@@ -31,13 +31,15 @@ struct Options {
   BenchRequest request;
 };
 
-MachineLimits machine_limits(const Options& o, size_t threads) {
+MachineLimits machine_limits(const BenchArguments& o, size_t threads) {
   return measure_machine(choose_ops(o.engine.isa), threads);
 }
 
-size_t thread_count(const Options& o) { return o.engine.threads ? o.engine.threads : usable_cores().size(); }
+size_t thread_count(const BenchArguments& o) {
+  return o.engine.threads ? o.engine.threads : usable_cores().size();
+}
 
-void print_machine(const Options& o) {
+void print_machine(const BenchArguments& o) {
   const size_t all = thread_count(o);
   Json list = Json::array();
   if (!o.json)
@@ -63,7 +65,7 @@ const char* to_string(CacheState state) {
   return state == CacheState::Cold ? "cold" : state == CacheState::Warm ? "warm" : "rotating";
 }
 
-void print_json(const Options& o, const std::vector<BudgetResult>& all) {
+void print_json(const BenchArguments& o, const std::vector<BudgetResult>& all) {
   Json budgets = Json::array();
   for (const BudgetResult& b : all) budgets.push_back(to_json(b));
   const Json out{{"package", o.package},
@@ -76,7 +78,7 @@ void print_json(const Options& o, const std::vector<BudgetResult>& all) {
 }
 
 // Takes memory of its own: no engine is alive then.
-BenchLimits measure_limits(const Options& o, const Package& package, const BenchResult& result) {
+BenchLimits measure_limits(const BenchArguments& o, const Package& package, const BenchResult& result) {
   BenchLimits limits;
   if (result.read_experts()) limits.drive = drive_bytes_per_s(package, result.reads);
   if (!result.decode.empty())
@@ -85,7 +87,7 @@ BenchLimits measure_limits(const Options& o, const Package& package, const Bench
   return limits;
 }
 
-void bench_model(const Options& o) {
+void bench_model(const BenchArguments& o) {
   std::optional<File> svg;  // made at once: a path that cannot be written is refused before the work
   const Package package(o.package, {o.engine.stripes.begin(), o.engine.stripes.end()});
   if (!o.svg.empty()) svg = File::create(o.svg);
@@ -103,7 +105,7 @@ void bench_model(const Options& o) {
   if (all.size() > 1) print_summary(all);
 }
 
-// Options.
+// BenchOptions.
 
 Budget parse_budget(const std::string& text) {
   if (!text.ends_with('%')) return {.text = text, .bytes = parse_bytes(text)};
@@ -125,7 +127,7 @@ CLI::Option* add_parsed_option(CLI::App& cmd, const std::string& name, const std
       help);
 }
 
-void add_budgets(CLI::App& cmd, Options& o) {
+void add_budgets(CLI::App& cmd, BenchArguments& o) {
   cmd.remove_option(cmd.get_option("--ram"));  // elsewhere one size; here several, and shares
   add_parsed_option(
       cmd, "--ram",
@@ -141,7 +143,7 @@ void add_budgets(CLI::App& cmd, Options& o) {
       ->type_name("25%,8GiB");
 }
 
-void add_conditions(CLI::App& cmd, Options& o) {
+void add_conditions(CLI::App& cmd, BenchArguments& o) {
   static const std::map<std::string, CacheState> kStates = {
       {"cold", CacheState::Cold}, {"warm", CacheState::Warm}, {"rotating", CacheState::Rotating}};
   cmd.add_option(
@@ -160,7 +162,7 @@ void add_conditions(CLI::App& cmd, Options& o) {
   cmd.add_option("--seed", o.request.seed, "Of tokens and drawn routes")->capture_default_str();
 }
 
-void check_options(const Options& o) {
+void check_options(const BenchArguments& o) {
   if (o.machine == !o.package.empty()) throw CLI::RequiredError("PACKAGE or --machine");
   if (o.machine && (!o.svg.empty() || !o.budgets.empty()))
     throw CLI::ValidationError("--machine", "has no use for --ram and --svg");
@@ -183,7 +185,7 @@ void add_bench_command(CLI::App& app) {
       "Otherwise they are streamed, and the result is compared with the limit that the drive and the memory\n"
       "set: what was missed at the drive's speed, then all that is touched at the memory's.\n"
       "With --machine: the limits of this processor.");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchArguments>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package");
   cmd->add_flag("--machine", o->machine, "Measure memory, arithmetic and the cost of a parallel region");
   cmd->add_option("--prompt", o->request.prompt, "Tokens of the prefill; 0: none")->capture_default_str();

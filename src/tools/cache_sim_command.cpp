@@ -15,7 +15,7 @@ struct SlotCount {  // as the user gives it
   bool percent = false;  // of all experts
 };
 
-struct Options {
+struct CacheSimArguments {
   std::string log;
   std::vector<std::string> slots = {"10%", "25%", "50%"}, policies = policy_names();
   bool json = false;
@@ -51,7 +51,8 @@ uint32_t slots_of(const SlotCount& count, const CacheTrace& trace, const std::st
   return static_cast<uint32_t>(std::min<double>(wanted, all));
 }
 
-std::vector<Row> simulate(const Options& o, const std::vector<SlotCount>& slots, const CacheTrace& trace) {
+std::vector<Row> simulate(const CacheSimArguments& o, const std::vector<SlotCount>& slots,
+                          const CacheTrace& trace) {
   std::vector<Row> rows;
   for (const SlotCount& count : slots) {
     Row row{slots_of(count, trace, o.log), {}, {}};
@@ -76,7 +77,7 @@ Json to_json(const CacheCounts& c, const CacheTrace& trace) {
           {"misses_per_token", per_token(c.misses, trace)}};
 }
 
-void print_json(const Options& o, const CacheTrace& t, const std::vector<Row>& rows) {
+void print_json(const CacheSimArguments& o, const CacheTrace& t, const std::vector<Row>& rows) {
   Json list = Json::array();
   for (const Row& row : rows) {
     Json policies;
@@ -95,7 +96,7 @@ void print_json(const Options& o, const CacheTrace& t, const std::vector<Row>& r
   fmt::print("{}\n", out.dump(1));
 }
 
-void print_table(const Options& o, const CacheTrace& t, const std::vector<Row>& rows) {
+void print_table(const CacheSimArguments& o, const CacheTrace& t, const std::vector<Row>& rows) {
   fmt::print("{:>8} {:>8}", "slots", "of all");
   for (const std::string& name : o.policies) fmt::print(" {:>9}", name);
   fmt::print(" {:>9}   {}\n", "optimum", "misses per token: first policy, optimum");
@@ -123,7 +124,7 @@ void print_summary(const CacheTrace& t) {
         t.n_sweep_tokens, t.n_sweeps, kMostDecodeTokens, t.n_sweep_asked);
 }
 
-void cache_sim(const Options& o) {
+void cache_sim(const CacheSimArguments& o) {
   std::vector<SlotCount> slots;
   for (const std::string& text : o.slots) slots.push_back(parse_slot_count(text));
   RoutingLogReader log(o.log);
@@ -152,7 +153,7 @@ void add_cache_sim_command(CLI::App& app) {
       "\n"
       "  moeflux perplexity model.moe ids.jsonl --chunk 1 --routing-log routes.txt\n"
       "  moeflux cache-sim routes.txt --slots 512,1024,25%");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CacheSimArguments>();
   cmd->add_option("LOG", o->log, "Recorded routes")->required();
   cmd->add_option("--slots", o->slots, "Numbers of slots, or shares of all experts, separated by commas")
       ->delimiter(',')

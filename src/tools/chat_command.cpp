@@ -11,7 +11,7 @@
 namespace moeflux {
 namespace {
 
-struct Options {
+struct ChatArguments {
   std::string package;
   std::optional<std::string> history;
   bool no_history = false;
@@ -34,7 +34,7 @@ std::string model_name(const fs::path& package) {
   return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
 }
 
-void chat(const Options& o) {
+void chat(const ChatArguments& o) {
   const auto grammar = o.text.load_grammar();
   const TextModel model(o.package);
   check_grammar(model, grammar.get());
@@ -70,7 +70,7 @@ void add_chat_command(CLI::App& app) {
       "Through a pipe, each line is a message (or a command); answers go to stdout, everything else to "
       "stderr:\n"
       "  printf '%s\\n' 'Tell me a story.' 'And then?' | moeflux chat story.moe");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ChatArguments>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package")->required();
   add_text_options(*cmd, o->text);
   add_reasoning_option(*cmd, o->reasoning);

@@ -9,7 +9,7 @@
 namespace moeflux {
 namespace {
 
-struct Options {
+struct ConvertArguments {
   std::string source, out, experts = "q4", resident = "q8";
   uint16_t group = 64;
   bool mtp = false, consume = false, dry_run = false, json = false, package = false;
@@ -19,7 +19,7 @@ struct Options {
   WidthOptions width() const { return {width_from_string(experts), width_from_string(resident), group}; }
 };
 
-void add_width_options(CLI::App& cmd, Options& o) {
+void add_width_options(CLI::App& cmd, ConvertArguments& o) {
   cmd.add_option("--experts", o.experts, "Format of the routed experts")
       ->check(CLI::IsMember({"q4", "q8", "bf16", "mxfp4", "keep"}))
       ->capture_default_str();
@@ -75,7 +75,7 @@ void print_layout(const PackageLayout& layout) {
   fmt::print("{:<18} {} ({} bytes)\n", "total", format_bytes(layout.total_bytes()), layout.total_bytes());
 }
 
-void convert(const Options& o) {
+void convert(const ConvertArguments& o) {
   if (!o.dry_run && finish_tidying(o.out)) {
     fmt::print(stderr, "{}: was finished already\n", o.out);
     return;
@@ -112,7 +112,7 @@ void convert(const Options& o) {
   if (r.manifest.error.empty()) fmt::print("nothing was quantised: all weights are as in the checkpoint\n");
 }
 
-void synth(const Options& o) {
+void synth(const ConvertArguments& o) {
   const SynthOptions options{o.seed, o.layers, o.width(), o.threads};
   const auto start = std::chrono::steady_clock::now();
   uint64_t bytes = 0;
@@ -139,7 +139,7 @@ void add_convert_command(CLI::App& app) {
       "It may be killed at any time: the same command goes on where it stopped. `keep` loses nothing; norms, "
       "biases\n"
       "and routers are never narrowed.");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ConvertArguments>();
   cmd->add_option("CHECKPOINT", o->source, "Folder of the checkpoint")->required();
   cmd->add_option("PACKAGE", o->out, "Folder to make")->required();
   add_width_options(*cmd, *o);
@@ -158,7 +158,7 @@ void add_synth_command(CLI::App& app) {
       "tensor's\n"
       "name and the index. With --package: a package of true size, filled at disk speed with incompressible "
       "bytes.");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ConvertArguments>();
   cmd->add_option("SRC", o->source,
                   "Folder with config.json (and tensors.json, if names and shapes are given)")
       ->required();

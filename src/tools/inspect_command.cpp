@@ -12,7 +12,7 @@
 namespace moeflux {
 namespace {
 
-struct Options {
+struct InspectArguments {
   std::string path, experts = "q4", resident = "q8";
   bool tensors = false, check = false, json = false;
   uint64_t ctx = 0;
@@ -30,7 +30,7 @@ struct Subject {
   uint64_t checkpoint_bytes = 0;
 };
 
-Subject open_subject(const Options& o, bool as_stored) {
+Subject open_subject(const InspectArguments& o, bool as_stored) {
   Subject s;
   if (is_package(o.path)) {
     const Package package(o.path);
@@ -190,7 +190,7 @@ void check_all(const std::string& path) {
              jobs.size() - m.resident.size());
 }
 
-void inspect(const Options& o) {
+void inspect(const InspectArguments& o) {
   const Subject s = open_subject(o, true);
   PlanRequest request{
       .ram = s.manifest.expert_bytes(), .vram = {}, .ctx = 1, .max_memory = {}, .available = UINT64_MAX};
@@ -212,7 +212,7 @@ void inspect(const Options& o) {
   check_all(o.path);
 }
 
-void plan(const Options& o) {
+void plan(const InspectArguments& o) {
   const Subject s = open_subject(o, false);
   // With a budget the plan may be for another machine; without one it is for this one, and a model that does
   // not fit here is still worth a plan.
@@ -261,7 +261,7 @@ void plan(const Options& o) {
 
 void add_inspect_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("inspect", "Say what a checkpoint or package is");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<InspectArguments>();
   cmd->add_option("PATH", o->path, "Folder of a checkpoint or package")->required();
   cmd->add_flag("--tensors", o->tensors, "List all tensors");
   cmd->add_flag("--check", o->check, "Read everything and verify the checksums (packages)");
@@ -276,7 +276,7 @@ void add_plan_command(CLI::App& app) {
       "--ram and --vram are bytes of expert slots; resident weights, KV cache and overhead come on top and "
       "are printed.\n"
       "A plan that cannot fit is refused with the numbers.");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<InspectArguments>();
   cmd->add_option("PATH", o->path, "Folder of a package or checkpoint")->required();
   add_bytes_option(*cmd, "--ram", o->ram, "Expert slots in RAM (default: what is available)");
   add_bytes_option(*cmd, "--vram", o->vram, "Expert slots in VRAM");

@@ -9,7 +9,7 @@
 namespace moeflux {
 namespace {
 
-struct Options {
+struct PerplexityArguments {
   std::string package, file;
   uint64_t tokens = UINT64_MAX, per_document = UINT64_MAX;
   EngineArguments engine;
@@ -63,7 +63,7 @@ void print_text(const PerplexityResult& r) {
                percent(all.n_different, all.n_picks), all.n_picks);
 }
 
-PerplexityMeter make_meter(const Options& o) {
+PerplexityMeter make_meter(const PerplexityArguments& o) {
   const PerplexityMeter::Subject subject{o.package, o.engine.options()};
   if (!o.has_reference()) return PerplexityMeter(subject);
   EngineOptions reference =
@@ -74,14 +74,14 @@ PerplexityMeter make_meter(const Options& o) {
   return PerplexityMeter(subject, {{o.reference.value_or(o.package), reference}});
 }
 
-DocumentOptions document_options(const Options& o) {
+DocumentOptions document_options(const PerplexityArguments& o) {
   return {.most_tokens = o.tokens,
           .most_per_document = o.per_document,
           .package = o.package,
           .markers = o.no_special ? Markers::AsText : Markers::Recognised};
 }
 
-void perplexity(const Options& o) {
+void perplexity(const PerplexityArguments& o) {
   using Clock = std::chrono::steady_clock;
   const Documents documents =
       read_documents(o.file, document_options(o));  // before a model is loaded in vain
@@ -125,7 +125,7 @@ given for it is as for the first, but an exact reference always has a KV cache i
 KL(reference || this), the share of tokens for which both find the same token likeliest, and the share of router
 picks that the reference did not make. Both models are in memory: --max-memory is for both together, --ram for
 each.)");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<PerplexityArguments>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package")->required();
   cmd->add_option("FILE", o->file, "Text or token ids")->required();
   cmd->add_option("--tokens", o->tokens, "Read at most this many tokens of the file (default: all)")

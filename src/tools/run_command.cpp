@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kMostPromptBytes = uint64_t{1} << 30;
 constexpr size_t kDefaultIds = 16;  // new tokens after a prompt of ids
 
-struct Options {
+struct RunArguments {
   std::string package;
   std::optional<std::string> prompt, file, tokens, routing_log;
   std::optional<uint64_t> logprobs;
@@ -48,7 +48,7 @@ std::vector<Token> parse_tokens(const std::string& text) {
   return tokens;
 }
 
-void check_usage(const Options& o) {
+void check_usage(const RunArguments& o) {
   if (o.prompt.has_value() + o.file.has_value() + o.tokens.has_value() > 1)
     wrong_usage("PROMPT", "a prompt is given once: as an argument, with --file, or with --tokens");
   if (o.logprobs && !o.json) wrong_usage("--logprobs", "they are part of the answer with --json");
@@ -61,7 +61,7 @@ void check_usage(const Options& o) {
 }
 
 // Without the line end that echo and editors put at the end.
-std::string prompt_text(const Options& o) {
+std::string prompt_text(const RunArguments& o) {
   std::string text, where = "the prompt";
   if (o.file) {
     text = read_text(*o.file, kMostPromptBytes);
@@ -83,7 +83,7 @@ std::string prompt_text(const Options& o) {
 // What one run has shown and counted so far, and its end: the same for text and ids.
 class Report {
  public:
-  Report(const Options& o, const Engine& engine) : o_(o), engine_(engine), log_(o.routing_log, engine) {}
+  Report(const RunArguments& o, const Engine& engine) : o_(o), engine_(engine), log_(o.routing_log, engine) {}
 
   Tap tap() { return log_.tap(); }
   // After each new token.
@@ -128,7 +128,7 @@ class Report {
 
  private:
   using Clock = std::chrono::steady_clock;
-  const Options& o_;
+  const RunArguments& o_;
   const Engine& engine_;
   RoutingLogOption log_;
   Json per_token_ = Json::array();
@@ -137,7 +137,7 @@ class Report {
   StoreStats at_last_;
 };
 
-std::unique_ptr<Engine> open_engine(const Options& o) {
+std::unique_ptr<Engine> open_engine(const RunArguments& o) {
   auto engine = std::make_unique<Engine>(o.package, o.engine.options());
   if (!engine->store().holds_all()) fmt::print(stderr, "experts are read with {}\n", describe_reads(*engine));
   return engine;
@@ -156,7 +156,7 @@ Json logprobs_json(const Logprobs& logprobs, const TextModel* model) {
 
 // Ids in, ids out. The likeliest token each time unless options say otherwise, and no token ends it: this is
 // for programs that look at a model, with or without a tokenizer.
-void run_ids(const Options& o) {
+void run_ids(const RunArguments& o) {
   const std::vector<Token> prompt = parse_tokens(*o.tokens);
   TextSettings settings;
   settings.sampler.temperature = 0;
@@ -195,7 +195,7 @@ void run_ids(const Options& o) {
                 settings.sampler.temperature > 0 ? fmt::format("; seed {}", seed) : "");
 }
 
-TextPrompt make_prompt(const Options& o, const TextModel& model, const std::string& text) {
+TextPrompt make_prompt(const RunArguments& o, const TextModel& model, const std::string& text) {
   if (!o.chat)
     return {model.encode_text(text, o.special ? Markers::Recognised : Markers::AsText), text, true};
   Conversation conversation;
@@ -209,7 +209,7 @@ TextPrompt make_prompt(const Options& o, const TextModel& model, const std::stri
   return {encode_chat(model.tokenizer(), rendered), rendered.text};
 }
 
-std::optional<AnswerOptions> answer_options(const Options& o, const TextModel& model,
+std::optional<AnswerOptions> answer_options(const RunArguments& o, const TextModel& model,
                                             const TextPrompt& prompt) {
   if (!o.chat) return {};
   return AnswerOptions{.format = model.chat_template().answer_format(),
@@ -224,7 +224,7 @@ std::string describe_end(const TextResult& result, const TextSession& session, c
                  : fmt::format("; cut, since the context of {} is full (--ctx)", session.capacity());
 }
 
-Json answer_json(const Options& o, const Answer& answer, const TextResult& result, uint64_t seed) {
+Json answer_json(const RunArguments& o, const Answer& answer, const TextResult& result, uint64_t seed) {
   Json json = {{"text", answer.text},
                {"tokens", result.generated.tokens},
                {"finish", to_string(result.generated.finish)},
@@ -236,7 +236,7 @@ Json answer_json(const Options& o, const Answer& answer, const TextResult& resul
   return json;
 }
 
-void run_text(const Options& o) {
+void run_text(const RunArguments& o) {
   const std::string text = prompt_text(o);
   const auto grammar = o.text.load_grammar();
   const TextModel model(o.package);
@@ -288,7 +288,7 @@ void run_text(const Options& o) {
   if (result.generated.finish == FinishReason::Cancelled) throw Interrupted{};
 }
 
-void run(const Options& o) {
+void run(const RunArguments& o) {
   check_usage(o);
   o.tokens ? run_ids(o) : run_text(o);
 }
@@ -310,7 +310,7 @@ void add_run_command(CLI::App& app) {
       "the "
       "text.\n"
       "Ctrl-C ends the text; the exit code is then 130.");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<RunArguments>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package")->required();
   cmd->add_option("PROMPT", o->prompt,
                   "Text to continue or, with --chat, message to answer; - is standard input");

@@ -18,7 +18,7 @@ constexpr const char* kKeyVariable = "MOEFLUX_API_KEY";
 constexpr uint64_t kMostKeyFile = 1 << 20;
 constexpr uint64_t kDefaultPrefixRam = uint64_t{256} << 20, kDefaultPrefixDisk = uint64_t{4} << 30;
 
-struct Options {
+struct ServeArguments {
   std::string package, host = "127.0.0.1";
   uint16_t port = 8080;
   std::optional<std::string> api_key_file, name;
@@ -35,7 +35,7 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
 }
 
-std::vector<std::string> api_keys(const Options& o) {
+std::vector<std::string> api_keys(const ServeArguments& o) {
   if (o.api_key_file) return read_api_keys(read_text(*o.api_key_file, kMostKeyFile), *o.api_key_file);
   if (const char* keys = std::getenv(kKeyVariable); keys && *keys) return read_api_keys(keys, kKeyVariable);
   return {};
@@ -78,7 +78,7 @@ class EndWhileLoading {
   std::jthread thread_;
 };
 
-PrefixCacheOptions prefix_options(const Options& o) {
+PrefixCacheOptions prefix_options(const ServeArguments& o) {
   PrefixCacheOptions prefixes;
   prefixes.ram_bytes = o.prefix_ram.value_or(std::min(kDefaultPrefixRam, available_memory() / 8));
   if (o.prefix_cache) {
@@ -89,7 +89,7 @@ PrefixCacheOptions prefix_options(const Options& o) {
 }
 
 // Room for many texts, and for what is kept of earlier ones.
-EngineOptions engine_options(const Options& o, const PrefixCacheOptions& prefixes) {
+EngineOptions engine_options(const ServeArguments& o, const PrefixCacheOptions& prefixes) {
   EngineOptions options = o.engine.options();
   options.sequences = o.parallel;
   options.logit_rows = std::max<uint64_t>(options.logit_rows, o.parallel);
@@ -98,7 +98,7 @@ EngineOptions engine_options(const Options& o, const PrefixCacheOptions& prefixe
   return options;
 }
 
-ModelServerOptions server_options(const Options& o) {
+ModelServerOptions server_options(const ServeArguments& o) {
   ModelServerOptions options;
   options.http.host = o.host;
   options.http.port = o.port;
@@ -130,7 +130,7 @@ void shut_down(ModelServer& server, const StopSignals& signals, double grace_s) 
   server.wait_idle(std::chrono::milliseconds(2000));  // until clients have been told
 }
 
-void serve(const Options& o) {
+void serve(const ServeArguments& o) {
   const StopSignals signals;
   const ModelServerOptions options = server_options(o);
   // They come into being once the server listens, and must outlive it.
@@ -175,7 +175,7 @@ void serve(const Options& o) {
   if (engine->options().trace) engine->options().trace->close();
 }
 
-void add_limits(CLI::App& cmd, Options& o) {
+void add_limits(CLI::App& cmd, ServeArguments& o) {
   const std::string group = "Limits";
   cmd.add_option("--parallel", o.parallel, "Texts that are generated at once")
       ->check(CLI::Range(size_t{1}, size_t{1024}))
@@ -220,7 +220,7 @@ void add_limits(CLI::App& cmd, Options& o) {
       ->group(group);
 }
 
-void add_prefix_cache(CLI::App& cmd, Options& o) {
+void add_prefix_cache(CLI::App& cmd, ServeArguments& o) {
   const std::string group = "What is kept of prompts, for later ones that begin the same";
   add_bytes_option(cmd, "--prefix-ram", o.prefix_ram,
                    "In memory (default: 256MiB, or an eighth of what there is)")
@@ -234,7 +234,7 @@ void add_prefix_cache(CLI::App& cmd, Options& o) {
       ->group(group);
 }
 
-void add_access(CLI::App& cmd, Options& o) {
+void add_access(CLI::App& cmd, ServeArguments& o) {
   const std::string group = "Who may ask";
   cmd.add_option("--host", o.host, "Address to listen on; 0.0.0.0 for all of IPv4")
       ->capture_default_str()
@@ -268,7 +268,7 @@ void add_serve_command(CLI::App& app) {
       "  moeflux serve qwen3-30b.moe --ram 8GiB\n"
       "  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\\n"
       "       -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Who are you?\"}]}'");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ServeArguments>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package")->required();
   cmd->add_option("--name", o->name, "The model's name in the APIs (default: the folder's)");
   cmd->add_option("--alias", o->aliases, "A further name that requests may give; repeatable")

@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kMaxInputBytes = uint64_t{64} << 20;
 
-struct Options {
+struct TemplateArguments {
   std::string template_path, input;
 };
 
@@ -18,7 +18,7 @@ jinja::LocalTime time_of(const OrderedJson& variables, const std::string& where)
   return jinja::parse_local_time(now->get_ref<const std::string&>());
 }
 
-void render(const Options& o) {
+void render(const TemplateArguments& o) {
   const bool is_folder = fs::is_directory(o.template_path);
   const ChatTemplate chat =
       is_folder ? ChatTemplate::from_folder(o.template_path) : ChatTemplate::from_file(o.template_path);
@@ -39,7 +39,7 @@ void add_template_command(CLI::App& app) {
       "time that\n"
       "the template sees. A folder's own special tokens are variables too. The text goes to stdout as it "
       "is.");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TemplateArguments>();
   cmd->add_option("TEMPLATE", o->template_path,
                   "A file such as chat_template.jinja, or the folder of a model")
       ->required();

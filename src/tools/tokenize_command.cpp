@@ -10,7 +10,7 @@
 namespace moeflux {
 namespace {
 
-struct Options {
+struct TokenizeArguments {
   std::string source;
   bool special = false, jsonl = false, decode = false;
 };
@@ -47,7 +47,7 @@ void for_each_line(std::string_view input, Handle&& handle) {
   }
 }
 
-void encode(const Tokenizer& tokenizer, const Options& o, std::string_view input) {
+void encode(const Tokenizer& tokenizer, const TokenizeArguments& o, std::string_view input) {
   const Markers markers = o.special ? Markers::Recognised : Markers::AsText;
   if (o.jsonl) {
     for_each_line(input, [&](std::string_view line, const std::string& where) {
@@ -60,14 +60,14 @@ void encode(const Tokenizer& tokenizer, const Options& o, std::string_view input
   write_out(ids_json(tokenizer.encode(input, markers)) + "\n");
 }
 
-void decode(const Tokenizer& tokenizer, const Options& o, std::string_view input) {
+void decode(const Tokenizer& tokenizer, const TokenizeArguments& o, std::string_view input) {
   if (!o.jsonl) return write_out(tokenizer.decode(parse_ids(input, "standard input")));
   for_each_line(input, [&](std::string_view line, const std::string& where) {
     write_out(Json(tokenizer.decode(parse_ids(line, where))).dump() + "\n");
   });
 }
 
-void tokenize(const Options& o) {
+void tokenize(const TokenizeArguments& o) {
   const Tokenizer tokenizer = Tokenizer::load(o.source);
   const std::string input = read_standard_input();
   o.decode ? decode(tokenizer, o, input) : encode(tokenizer, o, input);
@@ -88,7 +88,7 @@ void add_tokenize_command(CLI::App& app) {
       "that "
       "it is.\n\n"
       "  echo -n 'Once upon a time' | moeflux tokenize story.moe");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<TokenizeArguments>();
   cmd->add_option("SRC", o->source, "Folder of a package or checkpoint, or a tokenizer.json")->required();
   cmd->add_flag("--special", o->special, "Recognise special and other added tokens in the text");
   cmd->add_flag("--jsonl", o->jsonl, "One JSON value per line");

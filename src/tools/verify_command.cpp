@@ -15,14 +15,14 @@ EngineArguments exact_by_default() {
   return a;
 }
 
-struct Options {
+struct VerifyArguments {
   std::string package, golden, against;
   EngineArguments engine = exact_by_default();
   double tolerance = 0;
   bool json = false;
 };
 
-void verify(const Options& o) {
+void verify(const VerifyArguments& o) {
   if (o.golden.empty() && o.against.empty()) throw CLI::RequiredError("--golden or --against");
   const EngineOptions engine = o.engine.options();
   std::vector<VerifyItem> items;
@@ -65,7 +65,7 @@ void add_verify_command(CLI::App& app) {
       "stage by\n"
       "stage, each stage on the other backend's own inputs. Exit code 0 only if all items pass.\n\n"
       "--precision fast is always judged stage by stage, against exact cpu-ref: small errors flip routes.");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<VerifyArguments>();
   cmd->add_option("PACKAGE", o->package, "Folder of a package")->required();
   cmd->add_option("--golden", o->golden, "Reference outputs (golden.safetensors)")->type_name("FILE");
   cmd->add_option("--against", o->against, "Backend to compare with, in exact precision")

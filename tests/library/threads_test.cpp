@@ -23,7 +23,7 @@ constexpr bool kSlow = true;
 #else
 constexpr bool kSlow = false;
 #endif
-#ifdef __SANITIZE_ADDRESS__
+#if defined(MOEFLUX_SANITIZED) && !defined(__SANITIZE_THREAD__)
 constexpr bool kCountsLeaks = true;  // at the end, and keeps what is freed for a while
 #else
 constexpr bool kCountsLeaks = false;

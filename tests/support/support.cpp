@@ -56,14 +56,24 @@ void write_file(const fs::path& path, const std::string& bytes) {
   if (!file) throw std::runtime_error("cannot write " + path.string());
 }
 
+namespace {
+
+// The program with its arguments, as execve wants them.
+struct CommandLine {
+  explicit CommandLine(const std::vector<std::string>& args) : words{MOEFLUX_PROGRAM} {
+    words.insert(words.end(), args.begin(), args.end());
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+  }
+  std::vector<std::string> words;
+  std::vector<char*> argv;
+};
+
+}  // namespace
+
 ProgramResult run_program(const std::vector<std::string>& args, const std::string& input) {
   const TempFolder temp;
-  std::vector<char*> argv;
-  std::string program = MOEFLUX_PROGRAM;
-  std::vector<std::string> copies = args;
-  argv.push_back(program.data());
-  for (std::string& a : copies) argv.push_back(a.data());
-  argv.push_back(nullptr);
+  const CommandLine command(args);
   const std::string in = (temp / "in").string(), out = (temp / "out").string(), err = (temp / "err").string();
   write_file(in, input);
   const pid_t pid = fork();
@@ -74,12 +84,43 @@ ProgramResult run_program(const std::vector<std::string>& args, const std::strin
     dup2(i, 0);
     dup2(o, 1);
     dup2(e, 2);
-    execve(program.c_str(), argv.data(), environ);
+    execve(command.argv[0], command.argv.data(), environ);
     _exit(127);
   }
   int status = 0;
   waitpid(pid, &status, 0);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(out), read_file(err)};
+}
+
+RunningProgram::RunningProgram(const std::vector<std::string>& args) {
+  const CommandLine command(args);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+  out_ = Fd(ends[0]);
+  const Fd in(ends[1]);
+  pid_ = fork();
+  if (pid_ < 0) throw std::runtime_error("fork");
+  if (pid_ == 0) {
+    const int nothing = open("/dev/null", O_RDWR);
+    dup2(nothing, 0);
+    dup2(in.get(), 1);
+    dup2(nothing, 2);
+    execve(command.argv[0], command.argv.data(), environ);
+    _exit(127);
+  }
+}
+
+std::string RunningProgram::line() {
+  std::string line;
+  for (char c; read(out_.get(), &c, 1) == 1 && c != '\n';) line += c;
+  return line;
+}
+
+void RunningProgram::end(int signal) {
+  if (pid_ < 0) return;
+  kill(pid_, signal);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
 }
 
 std::vector<std::pair<std::string, std::string>> folder_content(const fs::path& folder) {

@@ -1,9 +1,14 @@
 // What tests share: folders that go away, fixtures, and running the program as a user would.
 #pragma once
 
+#include <sys/types.h>
+
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
+
+#include "base/owned.h"
 
 namespace moeflux::test {
 
@@ -31,6 +36,22 @@ struct ProgramResult {
 
 // Runs the moeflux binary with these arguments and standard input, and waits for it.
 ProgramResult run_program(const std::vector<std::string>& args, const std::string& input = "");
+
+// The program under way, its standard error dropped; killed with its owner.
+class RunningProgram {
+ public:
+  explicit RunningProgram(const std::vector<std::string>& args);
+  RunningProgram(const RunningProgram&) = delete;
+  RunningProgram& operator=(const RunningProgram&) = delete;
+  ~RunningProgram() { end(SIGKILL); }
+
+  std::string line();    // the next one of its standard output
+  void end(int signal);  // and waits for its end
+
+ private:
+  Fd out_;
+  pid_t pid_ = -1;
+};
 
 std::vector<std::string> folders_of(const std::string& name);  // names below tests/data/NAME, sorted
 std::vector<std::string> golden_families();                    // those of tests/data/goldens
