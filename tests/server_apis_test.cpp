@@ -250,9 +250,17 @@ TEST_F(ServerApis, ResponsesCallToolsAndTakeResults) {
   EXPECT_TRUE(parse_json(call["arguments"].get<std::string>(), "arguments").contains("city"));
   Json streaming = body;
   streaming["stream"] = true;
-  std::string order;
-  for (const auto& event : served->post("/v1/responses", streaming).events())
-    order += event.name.substr(9) + " ";
+  std::string order, arguments;
+  size_t n_pieces = 0;
+  for (const auto& event : served->post("/v1/responses", streaming).events()) {
+    const std::string name = event.name.substr(9) + " ";
+    const Json data = parse_json(event.data, "event");
+    if (data.contains("delta")) arguments += data["delta"], ++n_pieces;
+    if (!order.ends_with(name)) order += name;
+  }
+  EXPECT_GT(n_pieces, 3u);
+  EXPECT_EQ(parse_json(arguments, "arguments"),
+            parse_json(call["arguments"].get<std::string>(), "arguments"));
   EXPECT_EQ(
       order,
       "created in_progress output_item.added function_call_arguments.delta function_call_arguments.done "
