@@ -47,8 +47,6 @@ std::unique_ptr<Backend> make_cuda_backend(const ModelConfig& model, const Model
 namespace cuda {
 namespace {
 
-CudaStep& own(Step& step) { return static_cast<CudaStep&>(step); }
-
 constexpr size_t kMostGraphTokens = 32;
 
 void refuse_sizes(const ModelConfig& m) {

@@ -14,8 +14,6 @@
 namespace moeflux::cuda {
 namespace {
 
-CudaStep& own(Step& step) { return static_cast<CudaStep&>(step); }
-
 constexpr size_t kPortion = 16;            // leases that are taken at once
 constexpr size_t kHostTokens = 8;          // of a step, up to which the processor takes a part of the experts
 constexpr uint64_t kTryAgain = 16;         // divisions of missing experts between attempts

@@ -52,6 +52,7 @@ struct CudaStep : Step {
   std::vector<uint32_t> host_ids;             // the same as ids, where the host steers
   std::optional<ExpertStore::Demand> demand;  // of the experts that are not on the device
 };
+inline CudaStep& own(Step& step) { return static_cast<CudaStep&>(step); }
 
 class CudaBackend : public Backend {
  public:
