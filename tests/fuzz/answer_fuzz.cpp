@@ -23,7 +23,7 @@ Parsed parse(AnswerOptions options, std::string_view answer, size_t piece) {
       else if (e.kind == AnswerEvent::Kind::Reasoning)
         result.reasoning += e.text;
       else
-        result.calls += e.text + '\0' + e.id + '\0';
+        result.calls += e.kind == AnswerEvent::Kind::CallArguments ? e.text : e.text + '\0' + e.id + '\0';
     }
   };
   for (size_t at = 0; at < answer.size(); at += piece) add(parser.feed(answer.substr(at, piece)));
@@ -38,6 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   AnswerOptions options;
   options.format = static_cast<AnswerFormat>(data[0] % 6);
   options.starts_in_thought = (data[0] & 64) != 0;
+  options.stream_arguments = (data[1] & 128) != 0;
   const std::string_view answer(reinterpret_cast<const char*>(data) + 2, size - 2);
   const Parsed whole = parse(options, answer, size);
   if (!(parse(options, answer, 1 + data[1] % 16) == whole)) std::abort();

@@ -455,7 +455,7 @@ const tests = {
     const visit = await Visit.begin(browser, url);
     const { page } = visit;
     const focused = () => page.evaluate(() => document.activeElement.getAttribute('aria-label'));
-    assert.equal(await focused(), 'Message');
+    await until('the focus on: Message', async () => (await focused()) === 'Message');
     await visit.request({ max_tokens: 8 });
     await page.keyboard.type('one');
     await page.keyboard.press('Shift+Enter');
@@ -464,7 +464,7 @@ const tests = {
     await visit.finished();
     assert.equal(await visit.users.first().locator('.plain').innerText(), 'one\ntwo');
     await page.keyboard.press('ArrowUp');
-    assert.equal(await focused(), 'Edit message');
+    await until('the focus on: Edit message', async () => (await focused()) === 'Edit message');
     await page.keyboard.press('Escape');
     await page.keyboard.press('Alt+s');
     await page.getByRole('dialog', { name: 'Settings' }).waitFor();
@@ -475,7 +475,7 @@ const tests = {
     await visit.leaveDialog();
     await page.locator('.thread').focus();
     await page.keyboard.press('/');
-    assert.equal(await focused(), 'Message');
+    await until('the focus on: Message', async () => (await focused()) === 'Message');
     await page.keyboard.press('Alt+r');
     await page.getByText('2 / 2').waitFor();
     await visit.finished();
