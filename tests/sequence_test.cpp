@@ -82,10 +82,13 @@ TEST_P(Sequences, CopiesGoTheirOwnWay) {
       const auto third = second->copy();
       engine.eval(*first, a_tokens.subspan(1, 38));
       engine.eval(*second, b_tokens.subspan(30, 9));
-      EXPECT_EQ(engine.eval(*first, a_tokens.last(1)), fresh_logits(engine, joined(begin, a))) << backend << n;
-      EXPECT_EQ(engine.eval(*second, b_tokens.last(1)), fresh_logits(engine, joined(begin, b))) << backend << n;
+      EXPECT_EQ(engine.eval(*first, a_tokens.last(1)), fresh_logits(engine, joined(begin, a)))
+          << backend << n;
+      EXPECT_EQ(engine.eval(*second, b_tokens.last(1)), fresh_logits(engine, joined(begin, b)))
+          << backend << n;
       second.reset();  // what it shared stays
-      EXPECT_EQ(engine.eval(*third, b_tokens.last(10)), fresh_logits(engine, joined(begin, b))) << backend << n;
+      EXPECT_EQ(engine.eval(*third, b_tokens.last(10)), fresh_logits(engine, joined(begin, b)))
+          << backend << n;
       if (engine.options().backend == "cpu-ref") break;  // slow, and plain enough
     }
   }
@@ -167,7 +170,8 @@ TEST_P(Sequences, CutAtEveryPosition) {
           << "cut at " << p;
     }
     EXPECT_GE(n_cut, 7u);
-    EXPECT_EQ(engine.eval(*whole, other), fresh_logits(engine, joined(tokens, other)));  // copies do not write to it
+    EXPECT_EQ(engine.eval(*whole, other),
+              fresh_logits(engine, joined(tokens, other)));  // copies do not write to it
   }
 }
 
@@ -204,7 +208,8 @@ TEST_P(Sequences, TheReferenceCutsWhereItCan) {
       continue;
     }
     const auto begin = std::span(tokens).first(p);
-    EXPECT_EQ(engine.eval(*copy, other), fresh_logits(engine, joined({begin.begin(), begin.end()}, other))) << p;
+    EXPECT_EQ(engine.eval(*copy, other), fresh_logits(engine, joined({begin.begin(), begin.end()}, other)))
+        << p;
   }
 }
 

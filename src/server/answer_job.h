@@ -45,7 +45,7 @@ struct AnswerUsage {
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
-  virtual bool streams() const { return false; }  // says what is added at once
+  virtual bool streams() const { return false; }      // says what is added at once
   virtual void begin(const AnswerUsage& so_far) = 0;  // the request has been accepted
   virtual void progress(size_t, size_t) {}            // tokens of the prompt that are done, and all
   virtual void add(size_t choice, const AnswerEvent& event, const TokenLogprobs& logprobs) = 0;

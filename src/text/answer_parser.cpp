@@ -486,21 +486,20 @@ bool AnswerParser::advance_arguments(bool at_end) {
 
 // The end of the call leaves no trace.
 bool AnswerParser::advance_after_arguments(bool at_end) {
-  PrefixReader reader(buffer_);
   const bool is_harmony = options_.format == AnswerFormat::Harmony;
-  bool is_closed = options_.format != AnswerFormat::Tagged || reader.take("}");
-  if (is_closed && is_harmony) {
-    bool is_cut = false;
-    is_closed = std::ranges::any_of(kMessageEnds, [&](std::string_view end) {
-      const bool taken = reader.take(end);
-      is_cut |= reader.is_cut();
-      return taken;
-    });
-    if (!is_closed && is_cut && !at_end) return false;
-  } else if (is_closed) {
-    is_closed = reader.take(closer_);
-  }
-  if (!is_closed && !is_harmony && reader.is_cut() && !at_end) return false;
+  const std::string_view own_closer[] = {closer_};
+  using Closers = std::span<const std::string_view>;
+  const Closers closers = is_harmony ? Closers(kMessageEnds) : Closers(own_closer);
+  PrefixReader reader(buffer_);
+  bool may_come = false;
+  const auto comes = [&](std::string_view literal) {
+    const bool taken = reader.take(literal);
+    may_come |= reader.is_cut();
+    return taken;
+  };
+  const bool is_closed =
+      (options_.format != AnswerFormat::Tagged || comes("}")) && std::ranges::any_of(closers, comes);
+  if (!is_closed && may_come && !at_end) return false;
   if (is_closed || at_end) take(reader.at());
   if (!held_section_closer_.empty()) section_closer_ = std::exchange(held_section_closer_, {});
   state_ = is_harmony ? State::Header : State::Content;
