@@ -426,10 +426,12 @@ std::optional<AnswerParser::Call> AnswerParser::read_call_head(PrefixReader& rea
         return {};
       break;
     case AnswerFormat::Kimi:
-      if (!(name = reader.take_until(kKimiSeparator))) return {};
+      if (!(name = reader.take_until(kKimiSeparator)) || name->find(closer_) != name->npos) return {};
       return kimi_call(*name, "");
     case AnswerFormat::DeepSeek:
-      if (!(name = reader.take_until(kDeepSeekSeparator)) || trimmed(*name) == "function") return {};
+      if (!(name = reader.take_until(kDeepSeekSeparator)) || name->find(closer_) != name->npos ||
+          trimmed(*name) == "function")
+        return {};
       break;
     case AnswerFormat::Harmony:
       return Call{std::string(without_namespace(recipient_)), "", ""};

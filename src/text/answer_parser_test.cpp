@@ -142,6 +142,13 @@ TEST(AnswerParser, ArgumentsAreToldAsTheyCome) {
             "C[f: {\"i\":1}]");
   EXPECT_EQ(parsed(tagged, R"(<tool_call>{"name": "f")"), R"(T[<tool_call>{"name": "f"])");
 
+  // A separator behind the end of a block is none of that block.
+  const std::string unsaid = "<|tool_call_begin|>f:0 {}<|tool_call_end|>";
+  EXPECT_EQ(parsed(kimi, unsaid + "<|tool_call_begin|>g:1<|tool_call_argument_begin|>{}<|tool_call_end|>"),
+            "T[" + unsaid + "]C[g g:1: {}]");
+  EXPECT_EQ(parsed(deep_seek, "<｜tool▁call▁begin｜>f{}<｜tool▁call▁end｜> <｜tool▁sep｜>{}"),
+            "T[<｜tool▁call▁begin｜>f{}<｜tool▁call▁end｜> <｜tool▁sep｜>{}]");
+
   // In pieces indeed.
   AnswerParser parser(tagged);
   parser.feed(R"(<tool_call>{"name": "f", "arguments": {"s": "a )");
