@@ -1,6 +1,7 @@
 #include "text/answer_parser.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 
 #include "base/error.h"
@@ -68,9 +69,16 @@ std::string_view without_namespace(std::string_view name) {
   return name.starts_with(kFunctions) ? name.substr(kFunctions.size()) : name;
 }
 
-constexpr std::string_view kKimiSeparator = "<|tool_call_argument_begin|>";
-constexpr std::string_view kDeepSeekSeparator = "<｜tool▁sep｜>";
 constexpr std::string_view kMessageEnds[] = {"<|end|>", "<|return|>", "<|call|>"};
+
+// Where strings of JSON may come in what a call holds, looked for from `from` on.
+size_t find_json(AnswerFormat format, std::string_view body, size_t from) {
+  if (format == AnswerFormat::DeepSeek) return body.find(kDeepSeekTags.separator, from);
+  if (format == AnswerFormat::Kimi) return body.find(kKimiTags.separator, from);
+  const size_t begin = body.find_first_not_of(kSpace);
+  return begin != body.npos && body[begin] == '{' ? begin : body.npos;
+}
+constexpr size_t kMaxSeparatorBytes = std::max(kDeepSeekTags.separator.size(), kKimiTags.separator.size());
 
 // ---- Types of arguments
 
@@ -128,21 +136,35 @@ struct KnownMarker {
 constexpr KnownMarker kMarkers[] = {
     {AnswerFormat::Tagged, "<tool_call>", "</tool_call>", false},
     {AnswerFormat::Tagged, "<function=", "</function>", false},  // some models leave the outer tag out
-    {AnswerFormat::DeepSeek, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", true},
-    {AnswerFormat::DeepSeek, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", false},
-    {AnswerFormat::Kimi, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", true},
-    {AnswerFormat::Kimi, "<|tool_call_begin|>", "<|tool_call_end|>", false},
+    {AnswerFormat::DeepSeek, kDeepSeekTags.section, kDeepSeekTags.section_end, true},
+    {AnswerFormat::DeepSeek, kDeepSeekTags.call, kDeepSeekTags.call_end, false},
+    {AnswerFormat::Kimi, kKimiTags.section, kKimiTags.section_end, true},
+    {AnswerFormat::Kimi, kKimiTags.call, kKimiTags.call_end, false},
     {AnswerFormat::MiniMax, "<minimax:tool_call>", "</minimax:tool_call>", true},
     {AnswerFormat::MiniMax, "<invoke name=", "</invoke>", false}};
 
 }  // namespace
 
+bool is_call_tag(std::string_view text) {
+  return std::ranges::any_of(std::array{kDeepSeekTags, kKimiTags}, [&](const CallTags& t) {
+    return text == t.section || text == t.section_end || text == t.call || text == t.separator ||
+           text == t.call_end;
+  });
+}
+
+std::vector<std::string_view> call_openers(AnswerFormat format) {
+  std::vector<std::string_view> openers;
+  for (const KnownMarker& marker : kMarkers)
+    if (marker.format == format) openers.push_back(marker.text);
+  return openers;
+}
+
 AnswerFormat answer_format_of(std::string_view source) {
   static constexpr std::pair<std::string_view, AnswerFormat> kSigns[] = {
       {"<|channel|>", AnswerFormat::Harmony},
       {"<minimax:tool_call>", AnswerFormat::MiniMax},
-      {"<|tool_calls_section_begin|>", AnswerFormat::Kimi},
-      {"<｜tool▁call▁begin｜>", AnswerFormat::DeepSeek},
+      {kKimiTags.section, AnswerFormat::Kimi},
+      {kDeepSeekTags.call, AnswerFormat::DeepSeek},
       {"<tool_call>", AnswerFormat::Tagged}};
   for (const auto& [sign, format] : kSigns)
     if (source.find(sign) != source.npos) return format;
@@ -330,6 +352,7 @@ void AnswerParser::begin_call(std::string_view opener, std::string_view closer, 
   opener_ = opener;
   closer_ = closer;
   scanned_ = 0;
+  is_json_ = false;
   in_string_ = false;
   may_tell_ = options_.stream_arguments;
   state_ = State::Call;
@@ -339,11 +362,14 @@ void AnswerParser::begin_call(std::string_view opener, std::string_view closer, 
 // once, however often it is called.
 size_t AnswerParser::find_block_end() {
   const std::string_view body = buffer_;
-  const bool is_json = body.substr(std::min(body.find_first_not_of(kSpace), body.size())).starts_with('{');
-  if (!is_json) {
-    const size_t at = body.find(closer_, scanned_);
-    scanned_ = body.size() - std::min(body.size(), closer_.size());
-    return at;
+  if (!is_json_) {
+    const size_t end = body.find(closer_, scanned_), json = find_json(options_.format, body, scanned_);
+    is_json_ = json < end;
+    if (!is_json_) {
+      scanned_ = body.size() - std::min(body.size(), std::max(closer_.size(), kMaxSeparatorBytes));
+      return end;
+    }
+    scanned_ = json;
   }
   for (; scanned_ < body.size(); ++scanned_) {
     const char c = body[scanned_];
@@ -426,10 +452,10 @@ std::optional<AnswerParser::Call> AnswerParser::read_call_head(PrefixReader& rea
         return {};
       break;
     case AnswerFormat::Kimi:
-      if (!(name = reader.take_until(kKimiSeparator)) || name->find(closer_) != name->npos) return {};
+      if (!(name = reader.take_until(kKimiTags.separator)) || name->find(closer_) != name->npos) return {};
       return kimi_call(*name, "");
     case AnswerFormat::DeepSeek:
-      if (!(name = reader.take_until(kDeepSeekSeparator)) || name->find(closer_) != name->npos ||
+      if (!(name = reader.take_until(kDeepSeekTags.separator)) || name->find(closer_) != name->npos ||
           trimmed(*name) == "function")
         return {};
       break;
@@ -530,19 +556,19 @@ AnswerParser::Call AnswerParser::kimi_call(std::string_view written, std::string
 }
 
 std::optional<AnswerParser::Call> AnswerParser::parse_kimi(std::string_view body) {
-  const size_t at = body.find(kKimiSeparator);
+  const size_t at = body.find(kKimiTags.separator);
   if (at == body.npos) return {};
-  const std::optional<std::string> arguments = object_text(body.substr(at + kKimiSeparator.size()));
+  const std::optional<std::string> arguments = object_text(body.substr(at + kKimiTags.separator.size()));
   if (!arguments) return {};
   return kimi_call(body.substr(0, at), *arguments);
 }
 
 std::optional<AnswerParser::Call> AnswerParser::parse_deepseek(std::string_view body) {
   constexpr std::string_view kFence = "```json", kEndFence = "```";
-  const size_t at = body.find(kDeepSeekSeparator);
+  const size_t at = body.find(kDeepSeekTags.separator);
   if (at == body.npos) return {};
   std::string_view name = trimmed(body.substr(0, at)),
-                   arguments = body.substr(at + kDeepSeekSeparator.size());
+                   arguments = body.substr(at + kDeepSeekTags.separator.size());
   if (const size_t fence = arguments.find(kFence); fence != arguments.npos && name == "function") {
     name = trimmed(arguments.substr(0, fence));
     arguments = trimmed(arguments.substr(fence + kFence.size()));

@@ -25,6 +25,21 @@ enum class AnswerFormat : uint8_t {
   Harmony    // channels: <|channel|>analysis<|message|>...<|end|>
 };
 
+// The tags around calls, in formats for which vocabularies have a token per tag.
+struct CallTags {
+  std::string_view section, section_end;  // of all calls together
+  std::string_view call, separator, call_end;
+};
+inline constexpr CallTags kDeepSeekTags = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+                                           "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"};
+inline constexpr CallTags kKimiTags = {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+                                       "<|tool_call_begin|>", "<|tool_call_argument_begin|>",
+                                       "<|tool_call_end|>"};
+// Whether this is one of those tags, which no text is meant to hold.
+bool is_call_tag(std::string_view text);
+// What makes the text of an answer a call, or several.
+std::vector<std::string_view> call_openers(AnswerFormat format);
+
 // What the template's own text shows. Templates write the calls of earlier turns, so that they have the tags
 // in them.
 AnswerFormat answer_format_of(std::string_view template_source);
@@ -119,6 +134,7 @@ class AnswerParser {
   std::string opener_, closer_;                       // of the call that has begun
   std::string held_section_closer_, section_closer_;  // before and after the first call of a section
   size_t scanned_ = 0;                                // of the buffer, in search of the closing tag
+  bool is_json_ = false;                              // from there on
   bool in_string_ = false;
   bool may_tell_ = false;  // the call that has begun may turn out to be one that is told as it comes
   size_t depth_ = 0;       // of the arguments that are being told

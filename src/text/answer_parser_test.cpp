@@ -208,6 +208,19 @@ TEST(AnswerParser, DeepSeekCalls) {
   EXPECT_EQ(parsed(o, "<｜tool▁calls▁begin｜>"), "T[<｜tool▁calls▁begin｜>]");
 }
 
+TEST(AnswerParser, TagsInStringsOfArgumentsAreText) {
+  EXPECT_EQ(
+      parsed(options(AnswerFormat::DeepSeek),
+             "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"s\": \"<｜tool▁call▁end｜>\"}"
+             "<｜tool▁call▁end｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n"
+             "{\"s\": \"\\\"<｜tool▁call▁end｜>\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+      "C[f: {\"s\": \"<｜tool▁call▁end｜>\"}]C[g: {\"s\": \"\\\"<｜tool▁call▁end｜>\"}]");
+  EXPECT_EQ(parsed(options(AnswerFormat::Kimi),
+                   "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{\"s\": \"<|tool_call_end|>\"}"
+                   "<|tool_call_end|> <|tool_call_begin|>\"<|tool_call_end|>"),
+            "C[f f:0: {\"s\": \"<|tool_call_end|>\"}]T[ <|tool_call_begin|>\"<|tool_call_end|>]");
+}
+
 TEST(AnswerParser, KimiCallsKeepTheirId) {
   EXPECT_EQ(
       parsed(
