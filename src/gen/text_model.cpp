@@ -65,10 +65,22 @@ std::shared_ptr<const MaskVocabulary> TextModel::mask_vocabulary() const {
   const auto in_vocabulary = [this](Token id) { return id < n_vocab_; };
   std::vector<Token> special, ends;
   for (const AddedToken& token : tokenizer_.added_tokens())
-    if (token.special && in_vocabulary(token.id)) special.push_back(token.id);
+    if (is_special(token)) special.push_back(token.id);
   std::ranges::copy_if(stop_tokens_, std::back_inserter(ends), in_vocabulary);
   mask_vocabulary_ = std::make_shared<MaskVocabulary>(token_bytes(), special, ends);
   return mask_vocabulary_;
+}
+
+// Some vocabularies do not mark the tags of calls as special; in a string, say, they are as much out of
+// place.
+bool TextModel::is_special(const AddedToken& token) const {
+  return (token.special || is_call_tag(token.content)) && token.id < n_vocab_;
+}
+
+bool TextModel::is_special(std::string_view text) const {
+  const std::optional<Token> id = tokenizer_.find(text);
+  const AddedToken* token = id ? tokenizer_.added_token(*id) : nullptr;
+  return token && is_special(*token);
 }
 
 std::vector<Token> TextModel::tokens_with(std::span<const std::string> strings) const {

@@ -36,12 +36,16 @@ class TextModel {
   // [n_vocab]: what each token stands for inside a text.
   const std::vector<std::string>& token_bytes() const;
   std::shared_ptr<const MaskVocabulary> mask_vocabulary() const;
+  // Whether this text is a token that grammars name by its special_token_bytes() and text cannot spell.
+  bool is_special(std::string_view text) const;
   // All tokens whose text holds one of these strings, by id.
   std::vector<Token> tokens_with(std::span<const std::string> strings) const;
   // A token by its id or its text; throws Error{InvalidArgument} where the text is not one token.
   Token token_named(const std::string& name) const;
 
  private:
+  bool is_special(const AddedToken& token) const;
+
   fs::path folder_;
   size_t n_vocab_;
   Tokenizer tokenizer_;

@@ -232,7 +232,10 @@ std::vector<ChoiceSpec> make_choices(const ChatRequest& original, const TextMode
   check_prompt_length(spec.prompt.tokens.size(), context, "messages");
   const bool in_thought = ends_in_thought(rendered.text);
   spec.answer = AnswerOptions{.format = format, .starts_in_thought = in_thought, .tools = request.tools};
-  const auto grammar = answer_grammar(request, format);
+  const auto grammar =
+      answer_grammar(request, {.format = format,
+                               .is_fenced = model.chat_template().mentions("```json"),
+                               .is_special = [&](std::string_view tag) { return model.is_special(tag); }});
   try {
     check_grammar(model, grammar.get());
   } catch (const Error& e) {

@@ -1,9 +1,13 @@
 #include "server/tool_calls.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <span>
 
 #include "server/json_text.h"
 #include "text/json_schema.h"
+#include "text/token_mask.h"
 
 namespace moeflux {
 namespace {
@@ -38,9 +42,35 @@ bool is_strict(const OrderedJson& tool) {
   return function.contains("strict") && function["strict"] == true;
 }
 
+// Any bytes but those of special tokens, in which none of these words occurs.
+ByteGraph text_without(std::span<const std::string_view> words) {
+  std::map<std::string, uint32_t> states = {{"", 0}};  // beginnings of words, each for a text that ends so
+  for (const std::string_view word : words)
+    for (size_t n = 1; n < word.size(); ++n) states.try_emplace(std::string(word.substr(0, n)), 0);
+  uint32_t n_states = 0;
+  for (auto& [text, state] : states) state = n_states++;  // in order: the empty text is state 0
+  ByteGraph graph;
+  for (const auto& [text, from] : states) {
+    ByteGraph::State state{.edges = {}, .accepting = true};
+    for (int byte = 0; byte < kSpecialTokenByte; ++byte) {
+      std::string seen = text + static_cast<char>(byte);
+      if (std::ranges::any_of(words, [&](std::string_view word) { return seen.ends_with(word); })) continue;
+      while (!states.contains(seen)) seen.erase(0, 1);
+      const uint32_t target = states.at(seen);
+      const auto value = static_cast<uint8_t>(byte);
+      if (!state.edges.empty() && state.edges.back().target == target && state.edges.back().high + 1 == byte)
+        state.edges.back().high = value;
+      else
+        state.edges.push_back({value, value, target});
+    }
+    graph.states.push_back(std::move(state));
+  }
+  return graph;
+}
+
 class GrammarOfAnswers {
  public:
-  explicit GrammarOfAnswers(const ChatRequest& request) : request_(request) {}
+  GrammarOfAnswers(const ChatRequest& request, const CallForm& calls) : request_(request), form_(calls) {}
 
   std::shared_ptr<const Grammar> build() {
     const E root = request_.tool_choice.mode == ToolChoice::Mode::Required ? only_calls() : text_or_calls();
@@ -53,7 +83,7 @@ class GrammarOfAnswers {
 
   E text_or_calls() {
     if (request_.form.kind == AnswerForm::Kind::Free)
-      return E::sequence({E::of_graph(text_without(kOpener)), E::optional(calls())});
+      return E::sequence({E::of_graph(text_without(call_openers(form_.format))), E::optional(calls())});
     return E::choice({form(), only_calls()});
   }
 
@@ -62,14 +92,46 @@ class GrammarOfAnswers {
     for (const OrderedJson& tool : request_.tools)
       if (allowed(tool, request_.tool_choice)) each.push_back(call(tool["function"], is_strict(tool)));
     const E one = E::call(rules_.add("call", E::choice(std::move(each))));
-    if (!request_.tool_choice.parallel) return one;
-    return E::sequence({one, E::repeat(E::sequence({spaces(), one}), 0, kUnbounded)});
+    const uint32_t most = request_.tool_choice.parallel ? kUnbounded : 0;
+    const E several = E::sequence({one, E::repeat(E::sequence({spaces(), one}), 0, most)});
+    const CallTags* tags = this->tags();
+    return tags ? E::sequence({tag(tags->section), several, tag(tags->section_end)}) : several;
   }
 
   E call(const OrderedJson& function, bool strict) {
-    return E::sequence(
-        {E::literal(fmt::format("{}\n{{\"name\": {}, \"arguments\": ", kOpener, json_text(function["name"]))),
-         E::call(arguments(function, strict)), E::literal(fmt::format("}}\n{}", kCloser))});
+    const E of = E::call(arguments(function, strict));
+    const std::string name = function["name"];
+    const CallTags* tags = this->tags();
+    if (!tags)
+      return E::sequence({E::literal(fmt::format("{}\n{{\"name\": {}, \"arguments\": ", kOpener,
+                                                 json_text(function["name"]))),
+                          of, E::literal(fmt::format("}}\n{}", kCloser))});
+    const auto tagged = [&](E head, E body) {
+      return E::sequence(
+          {tag(tags->call), std::move(head), tag(tags->separator), std::move(body), tag(tags->call_end)});
+    };
+    if (form_.format == AnswerFormat::Kimi)
+      return tagged(E::sequence({E::literal("functions." + name + ":"), index()}), of);
+    if (form_.is_fenced)
+      return tagged(E::literal("function"),
+                    E::sequence({E::literal(name + "\n```json\n"), of, E::literal("\n```")}));
+    return tagged(E::literal(name), of);
+  }
+
+  const CallTags* tags() const {
+    return form_.format == AnswerFormat::DeepSeek ? &kDeepSeekTags
+           : form_.format == AnswerFormat::Kimi   ? &kKimiTags
+                                                  : nullptr;
+  }
+
+  E tag(std::string_view text) const {
+    return E::literal(form_.is_special(text) ? special_token_bytes(text) : std::string(text));
+  }
+
+  // The call's place among all, which the model counts.
+  static E index() {
+    const E digits = E::repeat(E::one_of({{'0', '9'}}), 0, 3);
+    return E::choice({E::literal("0"), E::sequence({E::one_of({{'1', '9'}}), digits})});
   }
 
   uint32_t arguments(const OrderedJson& function, bool strict) {
@@ -100,31 +162,8 @@ class GrammarOfAnswers {
 
   static E spaces() { return E::repeat(E::one_of({{'\n', '\n'}, {' ', ' '}}), 0, 3); }
 
-  // Any bytes in which these do not occur.
-  static ByteGraph text_without(std::string_view word) {
-    ByteGraph graph;
-    for (size_t matched = 0; matched < word.size(); ++matched) {
-      ByteGraph::State state{.edges = {}, .accepting = true};
-      for (int byte = 0; byte < 256; ++byte) {
-        // The longest beginning of the word that ends what has come.
-        const std::string seen = std::string(word.substr(0, matched)) + static_cast<char>(byte);
-        size_t n = seen.size();
-        while (n > 0 && !seen.ends_with(word.substr(0, n))) --n;
-        if (n == word.size()) continue;
-        const auto target = static_cast<uint32_t>(n);
-        const auto value = static_cast<uint8_t>(byte);
-        if (!state.edges.empty() && state.edges.back().target == target &&
-            state.edges.back().high + 1 == byte)
-          state.edges.back().high = value;
-        else
-          state.edges.push_back({value, value, target});
-      }
-      graph.states.push_back(std::move(state));
-    }
-    return graph;
-  }
-
   const ChatRequest& request_;
+  const CallForm& form_;
   GrammarRules rules_;
 };
 
@@ -178,19 +217,20 @@ std::shared_ptr<const Grammar> text_grammar(const AnswerForm& form) {
   }
 }
 
-std::shared_ptr<const Grammar> answer_grammar(const ChatRequest& request, AnswerFormat format) {
+std::shared_ptr<const Grammar> answer_grammar(const ChatRequest& request, const CallForm& calls) {
   const AnswerForm& form = request.form;
   const bool tools = !request.tools.is_null() && request.tool_choice.mode != ToolChoice::Mode::None;
   if (!tools) return text_grammar(form);
   const bool required = request.tool_choice.mode == ToolChoice::Mode::Required;
   const bool strict = std::ranges::any_of(request.tools, is_strict);
   if (!required && !strict && form.kind == AnswerForm::Kind::Free) return nullptr;
-  if (format != AnswerFormat::Tagged) {
+  constexpr std::array kEnforced = {AnswerFormat::Tagged, AnswerFormat::DeepSeek, AnswerFormat::Kimi};
+  if (std::ranges::find(kEnforced, calls.format) == kEnforced.end()) {
     const char* param = required ? "tool_choice" : strict ? "tools" : form.param.c_str();
     refuse_field(param, "this model writes calls in a form to which a grammar cannot be applied");
   }
   try {
-    return GrammarOfAnswers(request).build();
+    return GrammarOfAnswers(request, calls).build();
   } catch (const Error& e) {
     throw request_error(e, "tools");
   }

@@ -1,10 +1,12 @@
 // Tools for models whose template says nothing of them, and grammars that hold an answer to calls.
 //
-// The calls that are asked for or forced here are written <tool_call>{"name": ..., "arguments":
-// {...}}</tool_call>, which the parser reads in every model whose calls are tagged.
+// Calls are asked for as <tool_call>{"name": ..., "arguments": {...}}</tool_call>, and forced in this form
+// too in every model whose calls are tagged, since the parser reads it; in others in the model's own.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "server/chat_request.h"
 #include "text/grammar.h"
@@ -18,8 +20,16 @@ void describe_tools_in_text(ChatRequest& request);
 // Of a form alone; null where any text will do. Throws ApiError.
 std::shared_ptr<const Grammar> text_grammar(const AnswerForm& form);
 
+// How the model at hand writes calls.
+struct CallForm {
+  AnswerFormat format = AnswerFormat::Tagged;
+  bool is_fenced = false;  // DeepSeek: the older form, with the arguments in a code fence
+  // Whether a tag is a special token of the vocabulary; otherwise it is spelled.
+  std::function<bool(std::string_view)> is_special = [](std::string_view) { return false; };
+};
+
 // What may be said with tools: nothing but calls (when they are required), or text of the form that is asked
 // for and calls. Null where nothing needs to be enforced. Throws ApiError naming the tool at fault.
-std::shared_ptr<const Grammar> answer_grammar(const ChatRequest& request, AnswerFormat format);
+std::shared_ptr<const Grammar> answer_grammar(const ChatRequest& request, const CallForm& form);
 
 }  // namespace moeflux

@@ -32,14 +32,17 @@ bool has_bit(std::span<const uint64_t> mask, uint32_t token) {
   return (mask[token / 64] >> (token % 64)) & 1;
 }
 
-std::vector<std::string> without_bytes(std::vector<std::string> tokens, std::span<const uint32_t> special,
+std::vector<std::string> matched_bytes(std::vector<std::string> tokens, std::span<const uint32_t> special,
                                        std::span<const uint32_t> ends) {
   for (const std::span<const uint32_t> ids : {special, ends})
-    for (const uint32_t id : ids) {
+    for (const uint32_t id : ids)
       if (id >= tokens.size())
         fail(Errc::InvalidArgument, "special token {} is outside the vocabulary of {}", id, tokens.size());
-      tokens[id].clear();
-    }
+  for (std::string& token : tokens)
+    if (token.find(static_cast<char>(kSpecialTokenByte)) != token.npos) token.clear();
+  for (const uint32_t id : special)
+    if (!tokens[id].empty()) tokens[id] = special_token_bytes(tokens[id]);
+  for (const uint32_t id : ends) tokens[id].clear();
   for (size_t id = 0; id < tokens.size(); ++id)
     if (tokens[id].size() > kMaxTokenBytes)
       fail(Errc::InvalidArgument, "token {} has {} bytes, more than {}", id, tokens[id].size(),
@@ -55,6 +58,11 @@ std::vector<TokenTrie::Entry> trie_entries(const std::vector<std::string>& token
 }
 
 }  // namespace
+
+std::string special_token_bytes(std::string_view content) {
+  const std::string around(1, static_cast<char>(kSpecialTokenByte));
+  return around + std::string(content) + around;
+}
 
 TokenTrie::TokenTrie(std::vector<Entry> entries) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
@@ -85,13 +93,13 @@ TokenTrie::TokenTrie(std::vector<Entry> entries) {
 
 MaskVocabulary::MaskVocabulary(std::vector<std::string> tokens, std::span<const uint32_t> special,
                                std::span<const uint32_t> ends)
-    : tokens_(without_bytes(std::move(tokens), special, ends)),
+    : tokens_(matched_bytes(std::move(tokens), special, ends)),
       ends_(ends.begin(), ends.end()),
       trie_(trie_entries(tokens_)) {
   std::array<bool, 256> present{};
   for (const std::string& token : tokens_)
     if (token.size() == 1) present[static_cast<uint8_t>(token[0])] = true;
-  for (size_t byte = 0; byte < present.size(); ++byte)
+  for (size_t byte = 0; byte < kSpecialTokenByte; ++byte)
     if (!present[byte]) missing_bytes_.push_back(static_cast<uint8_t>(byte));
 }
 

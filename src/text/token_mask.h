@@ -39,22 +39,28 @@ struct TokenTrie {
   size_t size_bytes() const { return nodes.size() * sizeof(Node) + tokens.size() * sizeof(uint32_t); }
 };
 
+// What a grammar has where it wants the special token with this content. No text has such bytes, so that text
+// cannot spell the token, and the token cannot stand for text.
+std::string special_token_bytes(std::string_view content);
+inline constexpr uint8_t kSpecialTokenByte = 0xFF;  // around the content; in no UTF-8
+
 // The tokens of a model, made once. Immutable; may be shared by threads.
 class MaskVocabulary {
  public:
-  // tokens[id]: the bytes that id stands for; empty where it stands for none. Special tokens and those that
-  // end the text are never part of a match, whatever their bytes.
+  // tokens[id]: the bytes that id stands for; empty where it stands for none. Special tokens match only their
+  // special_token_bytes(); those that end the text are never part of a match, whatever their bytes.
   MaskVocabulary(std::vector<std::string> tokens, std::span<const uint32_t> special,
                  std::span<const uint32_t> ends);
 
   size_t size() const { return tokens_.size(); }
   size_t n_words() const { return (tokens_.size() + 63) / 64; }  // of a mask
   bool is_end(uint32_t token) const;
-  // Empty for special and end tokens.
+  // What it matches; empty for end tokens.
   std::string_view bytes(uint32_t token) const { return tokens_[token]; }
   const std::vector<uint32_t>& ends() const { return ends_; }
   const TokenTrie& trie() const { return trie_; }
-  // Bytes that no token consists of alone. If there are any, a state can be without a token that fits.
+  // Bytes of text that no token consists of alone. If there are any, a state can be without a token that
+  // fits.
   const std::vector<uint8_t>& missing_bytes() const { return missing_bytes_; }
 
  private:

@@ -134,9 +134,39 @@ TEST(TokenMask, EndTokensOnlyWhereTheTextIsComplete) {
   EXPECT_TRUE(state.final());
 }
 
+TEST(TokenMask, SpecialTokensOnlyWhereTheGrammarNamesThem) {
+  enum : uint32_t { a, open, word, byte_ff, tag, longer, end };
+  const auto vocabulary = std::make_shared<MaskVocabulary>(
+      std::vector<std::string>{"a", "<", "<x>", "\xFF", "<x>", "<x>>", "<end>"},
+      std::vector<uint32_t>{tag, longer}, std::vector<uint32_t>{end});
+  using E = Expression;
+  GrammarRules rules;  // the token, any text of a, <, x and >, the token
+  const E text = E::repeat(E::one_of({{'a', 'a'}, {'<', '<'}, {'x', 'x'}, {'>', '>'}}), 0, kUnbounded);
+  rules.root = rules.add("root", E::sequence({E::literal(special_token_bytes("<x>")), text,
+                                              E::literal(special_token_bytes("<x>"))}));
+  TokenMasker masker(std::make_shared<Grammar>(rules), vocabulary);
+  std::vector<uint64_t> mask(1);
+  GrammarState state = masker.start();
+  const auto follows = [&] {
+    masker.fill(state, mask);
+    EXPECT_EQ(allowed(mask), brute_force(masker, state));
+    return allowed(mask);
+  };
+  EXPECT_EQ(follows(), std::vector<uint32_t>{tag});
+  ASSERT_TRUE(masker.advance(state, tag));
+  EXPECT_EQ(follows(), (std::vector<uint32_t>{a, open, word, tag}));
+  ASSERT_TRUE(masker.advance(state, word));
+  ASSERT_TRUE(masker.advance(state, tag));
+  EXPECT_EQ(follows(), std::vector<uint32_t>{end});
+
+  TokenMasker spelled(std::make_shared<Grammar>(Grammar::parse(R"(root ::= "<x>" | .)")), vocabulary);
+  spelled.fill(spelled.start(), mask);
+  EXPECT_EQ(allowed(mask), (std::vector<uint32_t>{a, open, word}));
+}
+
 TEST(TokenMask, SaysWhereTheVocabularyLacksBytes) {
   const auto vocabulary = vocabulary_of({"a", "bc"});
-  EXPECT_EQ(vocabulary->missing_bytes().size(), 255u);
+  EXPECT_EQ(vocabulary->missing_bytes().size(), 254u);  // and 0xFF is no byte of a text
   TokenMasker masker(std::make_shared<Grammar>(Grammar::parse(R"(root ::= "ab")")), vocabulary);
   std::vector<uint64_t> mask(1);
   GrammarState state = masker.start();
