@@ -14,6 +14,8 @@ try {
     bundle: true,
     platform: 'node',
     format: 'esm',
+    // Browsers have it, but not yet node 18.
+    banner: { js: "import { webcrypto } from 'node:crypto'; globalThis.crypto ??= webcrypto;" },
     logLevel: 'warning',
   });
   const files = readdirSync(folder).map((name) => join(folder, name));

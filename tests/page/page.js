@@ -19,6 +19,7 @@ const policy = fs.readFileSync(path.join(__dirname, '../../web/content_security_
 const key = 'key-for-the-page-5f0a';
 const question = 'Tell me a story about a dragon and a cake.';
 const endless = { ignore_eos: true, max_tokens: 3000 };
+const slow = ['--ram', '4MiB']; // few slots: experts come and go, and there is time to look at an answer under way
 const patience = 60_000; // ms: a machine that does much else is slow, and nothing here is about speed
 
 // A page in a browser profile of its own. Whatever goes wrong in it fails the test that uses it, but for what is `expected`.
@@ -117,6 +118,25 @@ class Visit {
       note('in plain text', all('.thread .plain *, .failure :not(button), summary *, .call *, h1 *, .title *'));
       return found;
     });
+  }
+  // The conversations that the browser has kept by now: what a reload would find.
+  kept() {
+    return this.page.evaluate(
+      () =>
+        new Promise((resolve, reject) => {
+          const open = indexedDB.open('moeflux', 1);
+          open.onerror = () => reject(open.error);
+          open.onsuccess = () => {
+            const all = open.result.transaction('conversations').objectStore('conversations').getAll();
+            all.onerror = () => reject(all.error);
+            all.onsuccess = () => resolve(all.result);
+            open.result.close(); // once that is done
+          };
+        }),
+    );
+  }
+  copied() {
+    return this.page.evaluate(() => navigator.clipboard.readText());
   }
   async import(conversations, name = 'import.json') {
     const file = typeof conversations === 'string' ? conversations : exportOf(conversations);
@@ -221,7 +241,8 @@ const tests = {
     await visit.page.locator('.welcome').waitFor();
     await visit.ask('Another one', { max_tokens: 8 });
     await visit.page.locator('.sidebar .title').nth(1).click();
-    await visit.page.waitForTimeout(700); // it saves every half second
+    const complete = (conversation) => conversation.messages.length === 2 && conversation.messages[1].end;
+    await until('both to be kept', async () => (await visit.kept()).filter(complete).length === 2);
     await visit.page.reload();
     await until('the answer', async () => (await visit.answers.count()) === 1 && (await visit.textOf(visit.answers.last())) === answer);
     assert.equal(await visit.page.locator('.sidebar .title').count(), 2);
@@ -241,7 +262,7 @@ const tests = {
     await visit.button('Undo').click();
     assert.equal(await visit.page.locator('.sidebar .title').count(), 1);
     await pressBeside('Renamed', 'Delete');
-    await visit.page.waitForTimeout(700);
+    await until('one to be kept', async () => (await visit.kept()).length === 1);
     await visit.page.reload();
     await until('one conversation', async () => (await visit.page.locator('.sidebar .title').count()) === 1);
     await visit.end();
@@ -251,8 +272,7 @@ const tests = {
     const visit = await Visit.begin(browser, url);
     await visit.request(endless);
     await visit.send(question);
-    await until('some text', async () => (await visit.textOf(visit.answers.last())).length > 100);
-    await visit.page.waitForTimeout(700);
+    await until('some text to be kept', async () => (await visit.kept())[0]?.messages[1]?.text.length > 100);
     await visit.page.reload();
     await visit.page.getByText('The page was closed while this was being written.').waitFor();
     assert.ok((await visit.textOf(visit.answers.last())).length > 50);
@@ -378,9 +398,10 @@ const tests = {
     await visit.page.evaluate(async (address) => {
       new Image().src = `http://${address}/x.png`;
       await fetch(`http://${address}/`).catch(() => {});
-      await new Promise((resolve) => setTimeout(resolve, 200));
     }, there);
-    assert.deepEqual(await visit.page.evaluate(outcome), { hits: [], violations: ['connect-src', 'img-src', 'require-trusted-types-for', 'trusted-types'] });
+    const stopped = ['connect-src', 'img-src', 'require-trusted-types-for', 'trusted-types'];
+    await until('all of it to be reported', async () => (await visit.page.evaluate(outcome)).violations.length >= stopped.length);
+    assert.deepEqual(await visit.page.evaluate(outcome), { hits: [], violations: stopped });
     await visit.end();
 
     // As if HTML had come past all else: a document with all of it, under the policy.
@@ -398,11 +419,10 @@ const tests = {
     await page.route(`${url}/raw`, (route) => route.fulfill({ headers, body }));
     await page.goto(`${url}/raw`);
     await page.evaluate(() => document.querySelectorAll('button, a[href^="javascript" i], input[type=submit]').forEach((e) => e.click()));
-    await page.waitForTimeout(300);
-    const raws = await page.evaluate(outcome);
-    assert.deepEqual(raws.hits, []);
     for (const directive of ['base-uri', 'form-action', 'frame-src', 'img-src', 'object-src', 'script-src-attr', 'script-src-elem', 'style-src-attr', 'style-src-elem'])
-      assert.ok(raws.violations.includes(directive), `${directive}: ${raws.violations}`);
+      await until(`a report of ${directive}`, async () => (await page.evaluate(outcome)).violations.includes(directive));
+    await page.waitForTimeout(300); // what would run, would have
+    assert.deepEqual((await page.evaluate(outcome)).hits, []);
     assert.deepEqual(elsewhere.asked, []);
     assert.equal(page.url(), `${url}/raw`);
     await context.close();
@@ -419,9 +439,9 @@ const tests = {
     assert.equal(await answer.locator('.hljs-keyword').first().innerText(), 'def');
     await answer.getByRole('button', { name: 'Copy code' }).click();
     // No line end: pasted into a shell, the last line waits.
-    assert.equal(await visit.page.evaluate(() => navigator.clipboard.readText()), 'def f(x):\n    return x');
+    await until('the code in the clipboard', async () => (await visit.copied()) === 'def f(x):\n    return x');
     await answer.getByRole('button', { name: 'Copy message' }).click();
-    assert.equal((await visit.page.evaluate(() => navigator.clipboard.readText())).trim(), markdown.trim());
+    await until('the message in the clipboard', async () => (await visit.copied()).trim() === markdown.trim());
     const thoughts = answer.getByText('It wants code.');
     assert.equal(await thoughts.isVisible(), false);
     await answer.getByText('Thought about it').click();
@@ -485,6 +505,7 @@ const tests = {
     await visit.users.first().waitFor();
     // Everything that can be pressed or filled in has a name.
     await page.keyboard.press('Alt+s');
+    await page.getByRole('dialog', { name: 'Settings' }).waitFor();
     const nameless = await page.evaluate(() =>
       [...document.querySelectorAll('button, input, select, textarea, a[href]')]
         .filter((e) => !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length))
@@ -567,7 +588,7 @@ const tests = {
   },
 
   async 'a server that goes away in the middle'({ browser }) {
-    const other = startServer(program, modelPackage, []);
+    const other = startServer(program, modelPackage, slow);
     const visit = await Visit.begin(browser, await other.ready, {}, [/^error: .*ERR_/]);
     await visit.request(endless);
     await visit.send(question);
@@ -604,8 +625,7 @@ async function takeScreenshots(browser, url) {
 
 async function main() {
   const browser = await chromium.launch({ executablePath: browserPath });
-  // Few slots, so that experts come and go.
-  const server = startServer(program, modelPackage, ['--ram', '4MiB']);
+  const server = startServer(program, modelPackage, slow);
   const chosen = Object.entries(tests).filter(([name]) => rest.length === 0 || rest.some((word) => name.includes(word)));
   const failed = [];
   try {
