@@ -35,6 +35,9 @@ bool is_tool_name(const std::string& name) {
   });
 }
 
+// DeepSeek's older models write arguments in a code fence.
+bool writes_fences(const ChatTemplate& chat) { return chat.mentions("```json"); }
+
 // A request as the template at hand can render it.
 struct Rendering {
   ChatRequest request;
@@ -57,6 +60,8 @@ Rendering fitted(const ChatRequest& original, const TextModel& model) {
     describe_tools_in_text(request);
     out.format = AnswerFormat::Tagged;
   }
+  if (out.format == AnswerFormat::DeepSeek && !chat.mentions("tools"))
+    describe_deepseek_tools(request, writes_fences(chat));
   return out;
 }
 
@@ -234,7 +239,7 @@ std::vector<ChoiceSpec> make_choices(const ChatRequest& original, const TextMode
   spec.answer = AnswerOptions{.format = format, .starts_in_thought = in_thought, .tools = request.tools};
   const auto grammar =
       answer_grammar(request, {.format = format,
-                               .is_fenced = model.chat_template().mentions("```json"),
+                               .is_fenced = writes_fences(model.chat_template()),
                                .is_special = [&](std::string_view tag) { return model.is_special(tag); }});
   try {
     check_grammar(model, grammar.get());

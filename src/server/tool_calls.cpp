@@ -23,13 +23,25 @@ std::string call_text(const OrderedJson& function) {
                      json_text(function["arguments"]), kCloser);
 }
 
-std::string tools_text(const OrderedJson& tools) {
+constexpr const char* kTaggedCall = "<tool_call>\n{\"name\": \"NAME\", \"arguments\": {}}\n</tool_call>";
+
+std::string deepseek_call(bool is_fenced) {
+  const CallTags& t = kDeepSeekTags;
+  const auto [head, body] =
+      is_fenced ? std::pair("function", "NAME\n```json\n{}\n```") : std::pair("NAME", "{}");
+  return fmt::format("{}{}{}{}{}{}{}", t.section, t.call, head, t.separator, body, t.call_end, t.section_end);
+}
+
+// Into the system message.
+void tell_tools(OrderedJson& messages, const OrderedJson& tools, const std::string& example) {
   std::string text = "You can call these functions, each described by a JSON object:\n";
   for (const OrderedJson& tool : tools) text += json_text(tool["function"]) + "\n";
-  text +=
-      "To call one, write its name and its arguments as JSON between tags, and nothing after them:\n"
-      "<tool_call>\n{\"name\": \"NAME\", \"arguments\": {}}\n</tool_call>";
-  return text;
+  text += "To call one, write its name and its arguments as JSON between tags, and nothing after them:\n" +
+          example;
+  if (!messages.empty() && messages.front()["role"] == "system")
+    messages.front()["content"] = messages.front()["content"].get<std::string>() + "\n\n" + text;
+  else
+    messages.insert(messages.begin(), OrderedJson{{"role", "system"}, {"content", text}});
 }
 
 bool allowed(const OrderedJson& tool, const ToolChoice& choice) {
@@ -195,14 +207,12 @@ void describe_tools_in_text(ChatRequest& request) {
     messages.push_back(std::move(turn));
   }
   for (OrderedJson& message : messages) message.erase("of_tools");
-  if (!request.tools.is_null()) {
-    const std::string text = tools_text(request.tools);
-    if (!messages.empty() && messages.front()["role"] == "system")
-      messages.front()["content"] = messages.front()["content"].get<std::string>() + "\n\n" + text;
-    else
-      messages.insert(messages.begin(), OrderedJson{{"role", "system"}, {"content", text}});
-  }
+  if (!request.tools.is_null()) tell_tools(messages, request.tools, kTaggedCall);
   request.messages = std::move(messages);
+}
+
+void describe_deepseek_tools(ChatRequest& request, bool is_fenced) {
+  if (!request.tools.is_null()) tell_tools(request.messages, request.tools, deepseek_call(is_fenced));
 }
 
 std::shared_ptr<const Grammar> text_grammar(const AnswerForm& form) {

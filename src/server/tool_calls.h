@@ -16,6 +16,9 @@ namespace moeflux {
 // Puts the description of the tools into the system message, and calls and their results into the texts of
 // turns, so that a template that knows none of these can render them.
 void describe_tools_in_text(ChatRequest& request);
+// The description alone, for templates of DeepSeek's that write calls and results but never say what tools
+// there are. `is_fenced`: as in CallForm.
+void describe_deepseek_tools(ChatRequest& request, bool is_fenced);
 
 // Of a form alone; null where any text will do. Throws ApiError.
 std::shared_ptr<const Grammar> text_grammar(const AnswerForm& form);

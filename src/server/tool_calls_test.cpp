@@ -134,6 +134,26 @@ TEST(ToolCalls, FormsThatCannotBeEnforcedAreRefused) {
   EXPECT_EQ(answer_grammar(with_tool(false, ToolChoice::Mode::Auto), harmony), nullptr);
 }
 
+// What is shown as an example is what is forced.
+TEST(ToolCalls, AreDescribedInDeepSeeksOwnForm) {
+  for (const bool is_fenced : {false, true}) {
+    ChatRequest request = with_tool(false, ToolChoice::Mode::Required);
+    request.tools[0]["function"]["name"] = "NAME";
+    request.tools[0]["function"].erase("parameters");
+    request.messages = {{{"role", "system"}, {"content", "Be brief."}},
+                        {{"role", "user"}, {"content", "Hi"}}};
+    describe_deepseek_tools(request, is_fenced);
+    ASSERT_EQ(request.messages.size(), 2u);
+    const std::string text = request.messages[0]["content"];
+    EXPECT_TRUE(text.starts_with("Be brief.\n\n")) << text;
+    EXPECT_NE(text.find("\"name\":\"NAME\""), std::string::npos) << text;
+    const size_t example = text.find(kDeepSeekTags.section);
+    ASSERT_NE(example, std::string::npos) << text;
+    const CallForm form = {.format = AnswerFormat::DeepSeek, .is_fenced = is_fenced};
+    EXPECT_TRUE(answer_grammar(request, form)->matches(text.substr(example))) << text;
+  }
+}
+
 TEST(ToolCalls, AreDescribedInTextWhereTheTemplateKnowsNone) {
   ChatRequest request = with_tool(false, ToolChoice::Mode::Auto);
   request.messages = {
