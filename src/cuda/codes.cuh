@@ -47,6 +47,31 @@ struct Codes {
     return s;
   }
 
+  // The same in two steps: bits that are under way, and what they mean.
+  struct Requested {
+    uint32_t scale[groups], bias[groups];
+  };
+  __device__ static Requested request(const Tiles& m, const uint8_t* at) {
+    Requested r;
+    const uint32_t group_bytes = 16 * scale_bytes(m);
+#pragma unroll
+    for (int g = 0; g < groups; ++g) {
+      r.scale[g] = request_scale(scale_type(m), at + g * group_bytes);
+      r.bias[g] = affine ? request_scale(scale_type(m), at + (groups + g) * group_bytes) : 0;
+    }
+    return r;
+  }
+  __device__ static Scales scales(const Tiles& m, const Requested& r) {
+    Scales s;
+#pragma unroll
+    for (int g = 0; g < groups; ++g) {
+      const float scale = scale_of_bits(scale_type(m), r.scale[g]);
+      s.scale[g] = affine ? scale : __fmul_rn(0.5f, scale);
+      s.bias[g] = affine ? scale_of_bits(scale_type(m), r.bias[g]) : 0.0f;
+    }
+    return s;
+  }
+
   // A row's words of a span may be shared by kSplit lanes, lane `part` of them holding words / kSplit.
   template <int kSplit>
   static constexpr int lane_words = words / kSplit;

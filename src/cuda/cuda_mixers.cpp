@@ -28,6 +28,15 @@ void CudaBackend::add_product(const Linear& l, const Vectors& x, CudaStep& s) {
          stream_.get());
 }
 
+// One token: in one launch, where that can be.
+void CudaBackend::norm_and_multiply(CudaStep& s, Vector w, std::span<Product> products) {
+  if (can_norm(products))
+    for (Product& p : products) p.unnormed = {s.x, on_device(w), m_.norm_eps};
+  else
+    norm(s, w);
+  linear(products, stream_.get());
+}
+
 size_t CudaBackend::last_position(const CudaStep& s) const {
   size_t last = 0;
   for (const Slice& slice : s.batch.slices)
@@ -77,7 +86,7 @@ void CudaBackend::attend(const CudaStep& s, Attend a, size_t first) {
 // -- softmax attention with grouped key/value heads
 
 void CudaBackend::grouped_attention(CudaStep& s, const LayerWeights& layer) {
-  const Vectors h = norm(s, layer.attn_norm);
+  const Vectors h = h_.make(s.n, m_.d_model, fast_);
   const AttentionWeights& w = layer.attention;
   const AttentionConfig& a = m_.attention;
   const size_t dim = a.head_dim, q_width = a.n_heads * dim, kv_width = a.n_kv_heads * dim;
@@ -92,8 +101,8 @@ void CudaBackend::grouped_attention(CudaStep& s, const LayerWeights& layer) {
                    .out_stride = stride,
                    .exact = !fast_};
   };
-  const Product products[] = {product(w.q, raw, wide), product(w.k, k, kv_width), product(w.v, v, kv_width)};
-  linear(products, stream_.get());
+  Product products[] = {product(w.q, raw, wide), product(w.k, k, kv_width), product(w.v, v, kv_width)};
+  norm_and_multiply(s, layer.attn_norm, products);
 
   const Vectors mixed = mixed_.make(s.n, q_width, fast_);
   const bool normed = a.qk_norm != QkNorm::None;

@@ -93,6 +93,8 @@ class CudaBackend : public Backend {
 
   // Norm of the residual stream, quantised where the precision wants it.
   Vectors norm(CudaStep& s, Vector w);
+  // The same, then products of it.
+  void norm_and_multiply(CudaStep& s, Vector w, std::span<Product> products);
   // Norm, small products and choice in one launch, where that can be; false: it cannot, nothing is done.
   bool enter(Entry& entry);
   uint32_t* counters(size_t n);  // zeros, which kernels leave as zeros

@@ -7,7 +7,7 @@
 namespace moeflux::cuda {
 namespace {
 
-constexpr unsigned kThreads = 128;
+constexpr unsigned kThreads = kRouteThreads;
 constexpr size_t kMostTokens = 8, kMostShared = 96u << 10;
 
 // A block has 16 rows of a matrix and 4 of the 16 partial sums of each (ops/linear.h): columns congruent to
@@ -33,43 +33,43 @@ struct Jobs {
   uint32_t* counter;
 };
 
-// Weights of row block `block`, partial sums 4 quad .. + 3, as [column / 16][4][16 rows]. Loads do not depend
-// on each other: the loop is unrolled so that many are under way at once.
-template <MatrixType kType>
-__device__ void stage(const Tiles& m, unsigned block, unsigned quad, float* to) {
+// Weights of row block `block`, partial sums 4 quad .. + 3, as [span][4][16 rows], four steps of a sum each:
+// the columns of a span that are congruent modulo 16. Loads do not depend
+// on each other: the loop is unrolled so that several are under way at once.
+template <MatrixType kType, unsigned kUnroll>
+__device__ void stage(const Tiles& m, unsigned block, unsigned quad, float4* to) {
   constexpr unsigned kEach = kWide<kType>, kPhases = 4 / kEach;
   const unsigned items = static_cast<unsigned>((m.cols + 63) / 64) * 16 * kPhases;
-#pragma unroll 8
+#pragma unroll kUnroll
   for (unsigned i = threadIdx.x; i < items; i += kThreads) {
     const unsigned row = i % 16, phase = i / 16 % kPhases, s = i / 16 / kPhases;
     float w[4][kEach];
     decode_span<kType>(m, block, s, row, quad * kPhases + phase, w);
 #pragma unroll
-    for (unsigned k = 0; k < 4; ++k)
-#pragma unroll
-      for (unsigned b = 0; b < kEach; ++b) to[(s * 4 + k) * 64 + (phase * kEach + b) * 16 + row] = w[k][b];
+    for (unsigned b = 0; b < kEach; ++b)
+      to[s * 64 + (phase * kEach + b) * 16 + row] = make_float4(w[0][b], w[1][b], w[2][b], w[3][b]);
   }
 }
 
 // The common form is known to the compiler, which can then read ahead.
 template <MatrixType kType>
-__device__ void stage_affine(const Tiles& m, unsigned block, unsigned quad, float* to) {
-  if (m.scale != ScaleType::Bf16 || m.group != 64) return stage<kType>(m, block, quad, to);
+__device__ void stage_affine(const Tiles& m, unsigned block, unsigned quad, float4* to) {
+  if (m.scale != ScaleType::Bf16 || m.group != 64) return stage<kType, 1>(m, block, quad, to);
   Tiles common = m;
   common.scale = ScaleType::Bf16;
   common.group = 64;
   common.tile_spans = 1;
-  stage<kType>(common, block, quad, to);
+  stage<kType, 4>(common, block, quad, to);
 }
 
-__device__ void stage_any(const Tiles& m, unsigned block, unsigned quad, float* to) {
+__device__ void stage_any(const Tiles& m, unsigned block, unsigned quad, float4* to) {
   switch (m.type) {
     case MatrixType::F32:
-      return stage<MatrixType::F32>(m, block, quad, to);
+      return stage<MatrixType::F32, 4>(m, block, quad, to);
     case MatrixType::F16:
-      return stage<MatrixType::F16>(m, block, quad, to);
+      return stage<MatrixType::F16, 4>(m, block, quad, to);
     case MatrixType::Bf16:
-      return stage<MatrixType::Bf16>(m, block, quad, to);
+      return stage<MatrixType::Bf16, 4>(m, block, quad, to);
     case MatrixType::Affine4:
       return stage_affine<MatrixType::Affine4>(m, block, quad, to);
     default:
@@ -77,46 +77,61 @@ __device__ void stage_any(const Tiles& m, unsigned block, unsigned quad, float* 
   }
 }
 
-__device__ float inverse_rms(const Jobs& j, const float* x, float* room) {
-  float sum = 0;
-#pragma unroll 16
-  for (unsigned i = threadIdx.x; i < j.cols; i += kThreads) sum = fmaf(x[i], x[i], sum);
-  return __fdiv_rn(1.0f, sqrtf(block_sum(sum, room) / static_cast<float>(j.cols) + j.eps));
+// The quads of a vector that a thread holds: number threadIdx.x + k * kThreads.
+template <unsigned kQuads>
+__device__ void load_quads(const float* from, unsigned cols, float4 (&v)[kQuads]) {
+#pragma unroll
+  for (unsigned k = 0; k < kQuads; ++k) {
+    const unsigned i = threadIdx.x + k * kThreads;
+    v[k] = 4 * i < cols ? reinterpret_cast<const float4*>(from)[i] : make_float4(0, 0, 0, 0);
+  }
 }
 
-__device__ void write_vectors(const Jobs& j, float* room) {
-  for (unsigned t = 0; t < j.n; ++t) {
-    const float* x = j.x + size_t{t} * j.cols;
-    const float inverse = inverse_rms(j, x, room);
-    for (unsigned i = threadIdx.x; i < quad_lanes(j.cols); i += kThreads) {
-      float v[4] = {};
+// x -> w * (x / rms(x)).
+template <unsigned kQuads>
+__device__ void normalise(const Jobs& j, const float4 (&w)[kQuads], float4 (&x)[kQuads], float* room) {
+  float sum = 0;
 #pragma unroll
-      for (unsigned k = 0; k < 4; ++k)
-        if (4 * i + k < j.cols)
-          j.h.f[t * j.h.stride + 4 * i + k] = v[k] = j.w[4 * i + k] * (x[4 * i + k] * inverse);
-      if (!j.h.q) continue;
-      QuantSpan span;
-      const int codes = quantise_span(make_float4(v[0], v[1], v[2], v[3]), span);
-      const size_t spans = span_count(j.cols), s = i / 16, at = t * spans + s;
-      if (s < spans) {
-        reinterpret_cast<int*>(j.h.q)[at * 16 + i % 16] = codes;
-        if (i % 16 == 0) j.h.span[at] = span;
-      }
-      if (!j.rest.q) continue;
+  for (unsigned k = 0; k < kQuads; ++k)
+    sum = fmaf(x[k].x, x[k].x, fmaf(x[k].y, x[k].y, fmaf(x[k].z, x[k].z, fmaf(x[k].w, x[k].w, sum))));
+  const float mean = reduce_four<false>(sum, room) / static_cast<float>(j.cols);
+  const float inverse = __fdiv_rn(1.0f, sqrtf(mean + j.eps));
 #pragma unroll
-      for (unsigned k = 0; k < 4; ++k)
-        v[k] = 4 * i + k < j.cols
-                   ? __fmaf_rn(-span.xs, static_cast<float>(static_cast<int8_t>(codes >> (8 * k))), v[k])
-                   : 0.0f;
-      store_quantised(make_float4(v[0], v[1], v[2], v[3]), j.rest, t, i);
+  for (unsigned k = 0; k < kQuads; ++k)
+    x[k] = make_float4(w[k].x * (x[k].x * inverse), w[k].y * (x[k].y * inverse), w[k].z * (x[k].z * inverse),
+                       w[k].w * (x[k].w * inverse));
+}
+
+template <unsigned kQuads>
+__device__ void write_vectors(const Jobs& j, unsigned t, const float4 (&v)[kQuads]) {
+#pragma unroll
+  for (unsigned k = 0; k < kQuads; ++k) {
+    const unsigned i = threadIdx.x + k * kThreads;
+    if (4 * i < j.cols) reinterpret_cast<float4*>(j.h.f + t * j.h.stride)[i] = v[k];
+    if (!j.h.q) continue;
+    QuantSpan span;
+    const int codes = quantise_span(v[k], span);
+    const size_t spans = span_count(j.cols), s = i / 16, at = t * spans + s;
+    if (s < spans) {
+      reinterpret_cast<int*>(j.h.q)[at * 16 + i % 16] = codes;
+      if (i % 16 == 0) j.h.span[at] = span;
     }
+    if (!j.rest.q) continue;
+    const auto left = [&](float x, int byte) {
+      return __fmaf_rn(-span.xs, static_cast<float>(static_cast<int8_t>(codes >> (8 * byte))), x);
+    };
+    store_quantised(make_float4(left(v[k].x, 0), left(v[k].y, 1), left(v[k].z, 2), left(v[k].w, 3)), j.rest,
+                    t, i);
   }
 }
 
 __device__ float tree(const float* sums) {
   float s[16];
 #pragma unroll
-  for (int l = 0; l < 16; ++l) s[l] = __ldcg(sums + l);  // other blocks have written them
+  for (int q = 0; q < 4; ++q) {  // other blocks have written them
+    const float4 four = __ldcg(reinterpret_cast<const float4*>(sums) + q);
+    s[4 * q] = four.x, s[4 * q + 1] = four.y, s[4 * q + 2] = four.z, s[4 * q + 3] = four.w;
+  }
 #pragma unroll
   for (int half = 8; half > 0; half /= 2)
 #pragma unroll
@@ -126,7 +141,9 @@ __device__ float tree(const float* sums) {
 
 // By the last block: sums of all rows, and the choice.
 __device__ void conclude(const Jobs& j, float* logits, float* room) {
+#pragma unroll 1
   for (unsigned t = 0; t < j.n; ++t) {
+#pragma unroll 1
     for (unsigned r = threadIdx.x; r < j.rows; r += kThreads) {
       const bool second = r >= j.job[0].rows;
       const Job& job = j.job[second];
@@ -137,63 +154,81 @@ __device__ void conclude(const Jobs& j, float* logits, float* room) {
       logits[r] = y;
     }
     __syncthreads();
-    if (j.routes && threadIdx.x < 32)
-      route_token(j.rule, logits, room, threadIdx.x, j.ids + t * j.rule.top_k, j.weights + t * j.rule.top_k);
+    if (j.routes) route_token(j.rule, logits, room, j.ids + t * j.rule.top_k, j.weights + t * j.rule.top_k);
     __syncthreads();
   }
 }
 
+template <unsigned kQuads>
 __global__ void __launch_bounds__(kThreads) entry_kernel(const __grid_constant__ Jobs j) {
-  extern __shared__ float shared[];
-  __shared__ float room[33];
+  extern __shared__ __align__(16) float shared[];
+  __shared__ __align__(16) float room[4];
   __shared__ bool last;
   const unsigned quads = 4 * (j.job[0].blocks + j.job[1].blocks);
-  if (blockIdx.x == quads) {
-    wait_for_previous();
-    let_next_begin();
-    return write_vectors(j, room);
-  }
-  const bool second = blockIdx.x >= 4 * j.job[0].blocks;
+  const bool writer = blockIdx.x == quads, second = blockIdx.x >= 4 * j.job[0].blocks;
   const Job& job = j.job[second];
   const unsigned at = blockIdx.x - (second ? 4 * j.job[0].blocks : 0), block = at / 4, quad = at % 4;
-  const unsigned steps = (j.cols + 63) / 64 * 4;
-  float *weights = shared, *h = shared + steps * 64;  // h: [steps][4]
-  stage_any(job.m, block, quad, weights);             // they do not depend on what comes before
+  const unsigned spans = (j.cols + 63) / 64;
+  auto *weights = reinterpret_cast<float4*>(shared), *h = weights + spans * 64;  // h: [4][spans]
+  // What does not depend on the kernels before.
+  float4 w[kQuads];
+  load_quads(j.w, j.cols, w);
+  if (!writer) stage_any(job.m, block, quad, weights);
+  for (unsigned i = threadIdx.x; i < spans * 4; i += kThreads) h[i] = make_float4(0, 0, 0, 0);
   wait_for_previous();
   let_next_begin();
+#pragma unroll 1
   for (unsigned t = 0; t < j.n; ++t) {
-    const float* x = j.x + size_t{t} * j.cols;
-    const float inverse = inverse_rms(j, x, room);
-#pragma unroll 4
-    for (unsigned i = threadIdx.x; i < steps * 4; i += kThreads) {
-      const unsigned c = i / 4 * 16 + quad * 4 + i % 4;
-      h[i] = c < j.cols ? j.w[c] * (x[c] * inverse) : 0.0f;
+    float4 x[kQuads];
+    load_quads(j.x + size_t{t} * j.cols, j.cols, x);
+    normalise(j, w, x, room);
+    if (writer) {
+      write_vectors(j, t, x);
+      __syncthreads();
+      continue;
     }
+    if (threadIdx.x % 4 == quad)
+#pragma unroll
+      for (unsigned k = 0; k < kQuads; ++k)
+        if (const unsigned i = threadIdx.x + k * kThreads; 4 * i < j.cols) {
+          float* to = reinterpret_cast<float*>(h) + i / 4;  // of sum 0; the others are a row further each
+          to[0] = x[k].x, to[spans * 4] = x[k].y, to[spans * 8] = x[k].z, to[spans * 12] = x[k].w;
+        }
     __syncthreads();
     if (threadIdx.x < 64) {
       const unsigned cls = threadIdx.x / 16, row = threadIdx.x % 16;
+      const float4* mine = h + cls * spans;
       float c = 0;
-#pragma unroll 16
-      for (unsigned k = 0; k < steps; ++k)
-        c = __fadd_rn(c, __fmul_rn(weights[k * 64 + threadIdx.x], h[k * 4 + cls]));
+#pragma unroll 4
+      for (unsigned s = 0; s < spans; ++s) {
+        const float4 a = weights[s * 64 + threadIdx.x], b = mine[s];
+        c = __fadd_rn(c, __fmul_rn(a.x, b.x));
+        c = __fadd_rn(c, __fmul_rn(a.y, b.y));
+        c = __fadd_rn(c, __fmul_rn(a.z, b.z));
+        c = __fadd_rn(c, __fmul_rn(a.w, b.w));
+      }
       if (block * 16 + row < job.rows)
         j.sums[(size_t{t} * j.rows + (second ? j.job[0].rows : 0) + block * 16 + row) * 16 + quad * 4 + cls] =
             c;
     }
     __syncthreads();
   }
+  if (writer) return;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) last = atomicInc(j.counter, quads - 1) == quads - 1;
   __syncthreads();
   if (!last) return;
   __threadfence();
-  conclude(j, shared, shared + j.rows);
+  conclude(j, shared, shared + route_pad(j.rows));
 }
+
+constexpr unsigned kFewQuads = 4, kManyQuads = 12;
 
 size_t shared_floats(const Entry& e) {
   const size_t steps = (e.h.cols + 63) / 64 * 4, rows = e.small[0].w.rows + e.small[1].w.rows;
-  const size_t end = rows + (e.rule ? route_room(e.small[0].w.rows, e.rule->n_groups) : 0);
+  const size_t end =
+      route_pad(rows) + (e.rule ? route_room(e.small[0].w.rows, e.rule->n_groups, e.rule->top_k) : 0);
   return std::max(steps * 68, end);
 }
 
@@ -204,8 +239,9 @@ bool small_can(const MatrixView& m) {
 }  // namespace
 
 bool entry_can(const Entry& e) {
-  return e.h.n <= kMostTokens && e.small[0].w && small_can(e.small[0].w) && small_can(e.small[1].w) &&
-         shared_floats(e) * sizeof(float) <= kMostShared;
+  return e.h.n <= kMostTokens && e.h.cols % 4 == 0 && e.h.stride % 4 == 0 &&
+         e.h.cols <= 4 * kManyQuads * kThreads && e.small[0].w && small_can(e.small[0].w) &&
+         small_can(e.small[1].w) && shared_floats(e) * sizeof(float) <= kMostShared;
 }
 
 size_t entry_sums(const Entry& e) { return e.h.n * (e.small[0].w.rows + e.small[1].w.rows) * 16; }
@@ -233,11 +269,11 @@ void enter(const Entry& e, cudaStream_t stream) {
   j.sums = e.sums;
   j.counter = e.counter;
   const size_t bytes = shared_floats(e) * sizeof(float);
-  check_cuda(cudaFuncSetAttribute(entry_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(bytes)),
-             "shared memory of a stage's start");
-  launch_overlapped("entry", entry_kernel, 4 * (j.job[0].blocks + j.job[1].blocks) + 1, kThreads, bytes,
-                    stream, j);
+  const auto kernel = j.cols <= 4 * kFewQuads * kThreads ? entry_kernel<kFewQuads> : entry_kernel<kManyQuads>;
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      "shared memory of a stage's start");
+  launch_overlapped("entry", kernel, 4 * (j.job[0].blocks + j.job[1].blocks) + 1, kThreads, bytes, stream, j);
 }
 
 }  // namespace moeflux::cuda

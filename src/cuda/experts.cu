@@ -245,12 +245,12 @@ __device__ float warp_row(const Tiles& m, size_t block, const Quantised& x, Read
   float c[4] = {};
   for (uint32_t begin = half; begin == half || begin < spans; begin += 2 * kAhead) {
     uint32_t w[kAhead][C::words];
-    typename C::Scales scales[kAhead];
+    typename C::Requested scales[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
       if (const uint32_t s = begin + 2 * i; s < spans) {
         load_words(at.codes(s) + row * 4, w[i]);
-        scales[i] = C::scales(m, at.scales(s) + row * C::scale_bytes(m));
+        scales[i] = C::request(m, at.scales(s) + row * C::scale_bytes(m));
       }
     if (begin == half) ready();
 #pragma unroll
@@ -259,7 +259,7 @@ __device__ float warp_row(const Tiles& m, size_t block, const Quantised& x, Read
         int codes[16], dots[2];
         C::template load_codes<1>(x.q + s * 64, 0, codes);
         C::template dot<1>(w[i], codes, 0, dots);
-        c[i % 4] = C::add(scales[i], dots, x.span[s], c[i % 4]);
+        c[i % 4] = C::add(C::scales(m, scales[i]), dots, x.span[s], c[i % 4]);
       }
   }
   const float sum = __fadd_rn(__fadd_rn(c[0], c[2]), __fadd_rn(c[1], c[3]));

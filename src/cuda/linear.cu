@@ -5,6 +5,7 @@
 #include "cuda/linear.h"
 #include "cuda/matvec.cuh"
 #include "cuda/overlap.cuh"
+#include "cuda/reduce.cuh"
 
 namespace moeflux::cuda {
 namespace {
@@ -26,6 +27,7 @@ struct Job {
   uint32_t head_blocks;  // row blocks that a head may touch
   uint32_t end;          // its last block of the grid, plus one
   bool add;
+  Unnormed unnormed;
 };
 constexpr size_t kMostProducts = 6;  // in one launch
 struct Jobs {
@@ -63,9 +65,60 @@ __device__ void write(const Place& at, uint32_t t, uint32_t row, float y) {
 
 // -- fast, few vectors: a block of threads per row block, a warp per chain
 
-// One vector, in shared memory; its weights are under way before the kernel ahead has ended.
-template <class C, int kAhead>
-__global__ void __launch_bounds__(256) matvec_kernel(const __grid_constant__ Jobs jobs) {
+constexpr uint32_t kMatvecThreads = 256;
+
+// The norm of a vector and its int8 form, as stage leaves it; threads have kQuads quads of columns each.
+template <int kQuads>
+struct Normed {
+  float4 w[kQuads];
+
+  __device__ void request(const Job& job) {  // what is known beforehand
+#pragma unroll
+    for (int k = 0; k < kQuads; ++k) w[k] = quad(job, job.unnormed.w, k);
+  }
+
+  __device__ void stage(const Job& job, void* memory) const {
+    __shared__ __align__(16) float room[kMatvecThreads / 32];
+    float4 x[kQuads];
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < kQuads; ++k) {
+      x[k] = quad(job, job.unnormed.x, k);
+      sum = fmaf(x[k].x, x[k].x, fmaf(x[k].y, x[k].y, fmaf(x[k].z, x[k].z, fmaf(x[k].w, x[k].w, sum))));
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = sum;
+    __syncthreads();
+    const float4 a = reinterpret_cast<const float4*>(room)[0], b = reinterpret_cast<const float4*>(room)[1];
+    const float mean =
+        (((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w))) / static_cast<float>(job.m.cols);
+    const float inverse = __fdiv_rn(1.0f, sqrtf(mean + job.unnormed.eps));
+    int8_t* q = static_cast<int8_t*>(memory);
+    auto* spans = reinterpret_cast<QuantSpan*>(q + job.spans * 64);
+#pragma unroll
+    for (int k = 0; k < kQuads; ++k) {
+      const uint32_t i = threadIdx.x + k * kMatvecThreads, s = i / 16;
+      QuantSpan span;
+      const int codes = quantise_span(make_float4(w[k].x * (x[k].x * inverse), w[k].y * (x[k].y * inverse),
+                                                  w[k].z * (x[k].z * inverse), w[k].w * (x[k].w * inverse)),
+                                      span);
+      if (s >= job.spans) continue;
+      reinterpret_cast<int*>(q)[i] = codes;
+      if (i % 16 == 0) spans[s] = span;
+    }
+  }
+
+ private:
+  __device__ static float4 quad(const Job& job, const float* from, int k) {
+    const uint32_t i = threadIdx.x + k * kMatvecThreads;
+    return 4 * i < job.m.cols ? reinterpret_cast<const float4*>(from)[i] : make_float4(0, 0, 0, 0);
+  }
+};
+
+// One vector, in shared memory; its weights are under way before the kernel ahead has ended. kQuads 0: the
+// vector is there, else it is made here.
+template <class C, int kAhead, int kQuads>
+__global__ void __launch_bounds__(kMatvecThreads) matvec_kernel(const __grid_constant__ Jobs jobs) {
   extern __shared__ __align__(16) uint8_t memory[];
   __shared__ float sums[2][8][16];
   const Place at = locate(jobs, blockIdx.x);
@@ -74,6 +127,13 @@ __global__ void __launch_bounds__(256) matvec_kernel(const __grid_constant__ Job
   const uint32_t block = min(at.block, static_cast<uint32_t>((job.m.rows - 1) / 16));
   const auto ready = [&] {
     let_next_begin();
+    if constexpr (kQuads > 0) {
+      Normed<kQuads> normed;
+      normed.request(job);
+      wait_for_previous();
+      normed.stage(job, memory);
+      return __syncthreads();
+    }
     wait_for_previous();
     const size_t vector = vector_of(job, 0, at.head);
     stage({job.q, job.span}, vector, job.spans, memory);
@@ -85,7 +145,8 @@ __global__ void __launch_bounds__(256) matvec_kernel(const __grid_constant__ Job
   float c[1][1];
   chain_sums<C, 2, kAhead>(job.m, blocks, row, part, chain, x, ready, c);
   if (part == 0) sums[0][chain][row] = c[0][0];
-  if (job.rest_q) {
+  const bool fine = kQuads == 0 && job.rest_q;
+  if (fine) {
     const Quantised rest[] = {staged(memory + staged_bytes(job.spans), job.spans)};
     chain_sums<C, 2, kAhead>(
         job.m, blocks, row, part, chain, rest, [] {}, c);
@@ -94,7 +155,7 @@ __global__ void __launch_bounds__(256) matvec_kernel(const __grid_constant__ Job
   __syncthreads();
   if (threadIdx.x >= 16) return;
   float y = chain_tree(sums[0], row);
-  if (job.rest_q) y = __fadd_rn(y, chain_tree(sums[1], row));
+  if (fine) y = __fadd_rn(y, chain_tree(sums[1], row));
   write(at, 0, at.block * 16 + row, y);
 }
 
@@ -360,7 +421,8 @@ Job make_job(const Product& p) {
           .spans = static_cast<uint32_t>(span_count(p.w.cols)),
           .head_blocks = static_cast<uint32_t>((rows + kTileRows - 1) / kTileRows + (aligned ? 0 : 1)),
           .end = 0,
-          .add = p.add};
+          .add = p.add,
+          .unnormed = p.unnormed};
 }
 
 bool is_fast(const Product& p) { return !p.exact && has_integer_codes(p.w.format); }
@@ -422,6 +484,8 @@ void launch(Kernel kernel, Jobs& jobs, const Launch& l, const char* what, cudaSt
                     l.shared_bytes, stream, jobs);
 }
 
+// Quads of a thread that makes the norm: enough for rows of 2048 and of 8192.
+constexpr int kFewQuads = 2, kManyQuads = 8;
 constexpr size_t kPlainShared = 40 << 10;  // bytes that need no leave and let blocks share a multiprocessor
 
 void launch_fast(Jobs& jobs, const MatrixFormat& format, bool many, cudaStream_t stream) {
@@ -432,12 +496,15 @@ void launch_fast(Jobs& jobs, const MatrixFormat& format, bool many, cudaStream_t
   }
   with_codes(format, [&](auto codes) {
     using C = decltype(codes);
-    if (many || bytes > kPlainShared)
+    const auto one = [&](auto kernel) {
+      launch(kernel, jobs, {kMatvecThreads, 1, 1, bytes}, "product of a vector", stream);
+    };
+    if (jobs.job[0].unnormed.x)
+      spans > 32 ? one(matvec_kernel<C, 8, kManyQuads>) : one(matvec_kernel<C, 4, kFewQuads>);
+    else if (many || bytes > kPlainShared)
       launch(few_kernel<C, 4>, jobs, {256, 4}, "product of a few vectors", stream);
-    else if (spans > 32)
-      launch(matvec_kernel<C, 8>, jobs, {256, 1, 1, bytes}, "product of a vector", stream);
     else
-      launch(matvec_kernel<C, 4>, jobs, {256, 1, 1, bytes}, "product of a vector", stream);
+      spans > 32 ? one(matvec_kernel<C, 8, 0>) : one(matvec_kernel<C, 4, 0>);
   });
 }
 
@@ -475,6 +542,14 @@ void quantise(const Vectors& x, cudaStream_t stream) { launch_quantise(x, {}, st
 
 void quantise_rest(const Vectors& x, const Vectors& rest, cudaStream_t stream) {
   launch_quantise(x, rest, stream);
+}
+
+bool can_norm(std::span<const Product> products) {
+  return products.size() <= kMostProducts && std::ranges::all_of(products, [&](const Product& p) {
+           return is_fast(p) && same_kernel(p, products[0]) && p.x.n == 1 && p.heads == 1 && !p.pick &&
+                  !p.rest.q && p.w.cols % 4 == 0 && p.w.cols <= 4 * kManyQuads * kMatvecThreads &&
+                  staged_bytes(span_count(p.w.cols)) <= kPlainShared;
+         });
 }
 
 void linear(std::span<const Product> products, cudaStream_t stream) {

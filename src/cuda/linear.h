@@ -38,6 +38,13 @@ void quantise(const Vectors& x, cudaStream_t stream);
 // not used.
 void quantise_rest(const Vectors& x, const Vectors& rest, cudaStream_t stream);
 
+// A vector before its norm (ops/pointwise.h): w * (x / rms(x)) is the vector.
+struct Unnormed {
+  const float* x = nullptr;  // null: none
+  const float* w = nullptr;
+  float eps = 0;
+};
+
 // out[t] = w x[t] (+ bias), or out[t] += that.
 struct Product {
   MatrixView w;
@@ -54,7 +61,11 @@ struct Product {
   // Several heads: x holds n * heads vectors, vector t * heads + h meets rows first_row + h * rows on and
   // goes to out + t * out_stride + h * head_stride.
   size_t heads = 1, head_stride = 0;
+  Unnormed unnormed = {};  // where can_norm: takes the place of x, of which only the size is used then
 };
+
+// Whether a launch can make the one vector of these products itself, from what comes before a norm.
+bool can_norm(std::span<const Product> products);
 
 // Products of which none reads what another writes, 64 at most; those of one format and few vectors share a
 // launch.

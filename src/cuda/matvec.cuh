@@ -51,13 +51,13 @@ __device__ void chain_sums(const Tiles& m, const BlockSpans (&at)[kBlocks], uint
   for (int i = 0; i < kBlocks * kVectors; ++i) c[i / kVectors][i % kVectors] = 0;
   for (uint32_t begin = chain; begin == chain || begin < spans; begin += 8 * kAhead) {
     uint32_t w[kAhead][kBlocks][kWords];
-    typename C::Scales scales[kAhead][kBlocks];
+    typename C::Requested scales[kAhead][kBlocks];
     const auto load = [&](int i) {
       const uint32_t s = begin + 8 * i;
 #pragma unroll
       for (int k = 0; k < kBlocks; ++k) {
         load_words(at[k].codes(s) + (row * 4 + part * kWords * 64), w[i][k]);
-        scales[i][k] = C::scales(m, at[k].scales(s) + row * C::scale_bytes(m));
+        scales[i][k] = C::request(m, at[k].scales(s) + row * C::scale_bytes(m));
       }
     };
     const auto use = [&](int i) {
@@ -70,7 +70,7 @@ __device__ void chain_sums(const Tiles& m, const BlockSpans (&at)[kBlocks], uint
 #pragma unroll
         for (int k = 0; k < kBlocks; ++k) {
           C::template dot<kSplit>(w[i][k], codes, part, dots);
-          c[k][v] = C::add(scales[i][k], dots, span, c[k][v]);
+          c[k][v] = C::add(C::scales(m, scales[i][k]), dots, span, c[k][v]);
         }
       }
     };

@@ -34,19 +34,44 @@ __device__ inline float e2m1_value(uint32_t code) {  // of the low four bits
   return code & 8 ? -magnitude : magnitude;
 }
 
-__device__ inline float scale_value(ScaleType type, const uint8_t* p) {
+__device__ inline float scale_of_bits(ScaleType type, uint32_t bits) {
   switch (type) {
     case ScaleType::Bf16:
-      return bf16_value(*reinterpret_cast<const uint16_t*>(p));
+      return bf16_value(bits);
     case ScaleType::F16:
-      return f16_value(*reinterpret_cast<const uint16_t*>(p));
+      return f16_value(static_cast<uint16_t>(bits));
     case ScaleType::F32:
-      return *reinterpret_cast<const float*>(p);
+      return __uint_as_float(bits);
     case ScaleType::E8m0:
-      return e8m0_value(*p);
+      return e8m0_value(bits);
     default:
       return 1.0f;
   }
+}
+
+__device__ inline float scale_value(ScaleType type, const uint8_t* p) {
+  switch (type) {
+    case ScaleType::Bf16:
+    case ScaleType::F16:
+      return scale_of_bits(type, *reinterpret_cast<const uint16_t*>(p));
+    case ScaleType::F32:
+      return scale_of_bits(type, *reinterpret_cast<const uint32_t*>(p));
+    default:
+      return scale_of_bits(type, *p);
+  }
+}
+
+// As it lies in device memory that is not written. The request is made here and now, and nothing waits for
+// it before its bits are used.
+__device__ inline uint32_t request_scale(ScaleType type, const uint8_t* p) {
+  uint32_t bits = 0;
+  if (type == ScaleType::Bf16 || type == ScaleType::F16)
+    asm volatile("ld.global.nc.u16 %0, [%1];" : "=r"(bits) : "l"(p));
+  else if (type == ScaleType::F32)
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(bits) : "l"(p));
+  else
+    asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(bits) : "l"(p));
+  return bits;
 }
 
 // -- activations

@@ -30,6 +30,17 @@ __device__ inline float block_reduce(float x, float* room) {
   __syncthreads();
   return x;
 }
+// The same for blocks of four warps, with one barrier; `room` is four floats, aligned to 16 bytes, for this
+// sum alone until the next barrier.
+template <bool kMax>
+__device__ inline float reduce_four(float x, float* room) {
+  x = kMax ? warp_max(x) : warp_sum(x);
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = x;
+  __syncthreads();
+  const float4 all = *reinterpret_cast<const float4*>(room);
+  return kMax ? fmaxf(fmaxf(all.x, all.y), fmaxf(all.z, all.w)) : (all.x + all.y) + (all.z + all.w);
+}
+
 __device__ inline float block_sum(float x, float* room) { return block_reduce<false>(x, room); }
 __device__ inline float block_max(float x, float* room) { return block_reduce<true>(x, room); }
 

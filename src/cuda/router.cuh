@@ -1,4 +1,5 @@
-// Choosing experts for one token by one warp (ops/router.h), for kernels.
+// Choosing experts for one token by one block of threads (ops/router.h), for kernels. All experts are ranked
+// at once, each by a count of those that come before it: a choice takes a few steps, however many are chosen.
 #pragma once
 
 #include "cuda/numerics.cuh"
@@ -7,7 +8,7 @@
 
 namespace moeflux::cuda {
 
-constexpr unsigned kWarp = 32;
+constexpr unsigned kRouteThreads = 128;
 
 // A RouterRule as kernels take it.
 struct DeviceRule {
@@ -18,198 +19,117 @@ struct DeviceRule {
   const float* bias;
 };
 
-struct Best {
-  float value;
-  unsigned index;
-};
-
-__device__ inline bool better(Best a, Best b) {
-  return a.value != b.value ? a.value > b.value : a.index < b.index;
-}
-
-__device__ inline Best warp_best(Best x) {
-  for (int step = 16; step > 0; step /= 2) {
-    const Best other{__shfl_xor_sync(0xffffffffu, x.value, step),
-                     __shfl_xor_sync(0xffffffffu, x.index, step)};
-    if (better(other, x)) x = other;
-  }
-  return x;
-}
-
-// The best of x[0..n) that is not marked as taken (NaN); every lane gets it.
-__device__ inline Best best_of(const float* x, unsigned n, unsigned lane) {
-  Best best{-INFINITY, 0xffffffffu};
-  for (unsigned i = lane; i < n; i += kWarp) {
-    const Best mine{x[i], i};
-    if (!isnan(mine.value) && better(mine, best)) best = mine;
-  }
-  return warp_best(best);
-}
-
-__device__ inline void softmax(float* x, unsigned n, unsigned lane) {
-  float most = -INFINITY, sum = 0;
-  for (unsigned i = lane; i < n; i += kWarp) most = fmaxf(most, x[i]);
-  most = warp_max(most);
-  for (unsigned i = lane; i < n; i += kWarp) sum += x[i] = expf(x[i] - most);
-  sum = warp_sum(sum);
-  for (unsigned i = lane; i < n; i += kWarp) x[i] /= sum;
-  __syncwarp();
-}
-
-// All but the best groups of experts are out of the question. groups: n_groups floats.
-__device__ inline void keep_best_groups(const DeviceRule& rule, float* choice, float* groups, unsigned lane) {
-  const unsigned size = rule.n_experts / rule.n_groups;
-  for (unsigned g = lane; g < rule.n_groups; g += kWarp) {  // a group's score: the sum of its two best
-    float first = -INFINITY, second = -INFINITY;
-    for (unsigned i = g * size; i < (g + 1) * size; ++i) {
-      const float x = choice[i];
-      if (x > first) {
-        second = first;
-        first = x;
-      } else if (x > second) {
-        second = x;
-      }
-    }
-    groups[g] = size > 1 ? first + second : first;
-  }
-  __syncwarp();
-  for (unsigned i = 0; i < rule.top_groups; ++i) {
-    const Best best = best_of(groups, rule.n_groups, lane);
-    if (lane == 0) groups[best.index] = NAN;
-    __syncwarp();
-  }
-  for (unsigned e = lane; e < rule.n_experts; e += kWarp)
-    if (!isnan(groups[e / size])) choice[e] = -INFINITY;
-  __syncwarp();
-}
-
-// A float's place in the order of floats, as an integer; NaN comes first of all, and with what is taken.
+// A float's place in the order of floats, as an integer; NaN comes first of all.
 __device__ inline uint32_t order_of(float x) {
   const uint32_t bits = __float_as_uint(x);
   return isnan(x) ? 0u : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// One group of up to 32 * kEach experts and up to 32 picks, without shared memory: lane l has experts l, l +
-// 32, ..
-template <unsigned kEach>
-__device__ inline void route_quickly(const DeviceRule& rule, const float* logits, unsigned lane,
-                                     uint32_t* ids, float* weights) {
-  float score[kEach];
-  uint32_t left[kEach];  // order of what may still be chosen
-#pragma unroll
-  for (unsigned j = 0; j < kEach; ++j) {
-    const unsigned e = lane + kWarp * j;
-    score[j] = e < rule.n_experts ? logits[e] : -INFINITY;
-    if (rule.kind == RouterRule::Sigmoid) score[j] = sigmoid_value(score[j]);
+// How many of keys[0..n) come before keys[i]: the larger ones, and of the same the ones with a lower index.
+// keys is aligned to 16 bytes and has zeros up to a multiple of four.
+__device__ inline unsigned rank_of(const uint32_t* keys, unsigned n, unsigned i) {
+  const uint32_t mine = keys[i];
+  unsigned before = 0;
+#pragma unroll 4
+  for (unsigned j = 0; j < n; j += 4) {
+    const uint4 k = *reinterpret_cast<const uint4*>(keys + j);
+    before += k.x > mine || (k.x == mine && j < i);
+    before += k.y > mine || (k.y == mine && j + 1 < i);
+    before += k.z > mine || (k.z == mine && j + 2 < i);
+    before += k.w > mine || (k.w == mine && j + 3 < i);
   }
-  if (rule.kind == RouterRule::Softmax) {
-    float most = -INFINITY, sum = 0;
-#pragma unroll
-    for (unsigned j = 0; j < kEach; ++j) most = fmaxf(most, score[j]);
-    most = warp_max(most);
-#pragma unroll
-    for (unsigned j = 0; j < kEach; ++j) sum += score[j] = expf(score[j] - most);
-    sum = warp_sum(sum);
-#pragma unroll
-    for (unsigned j = 0; j < kEach; ++j) score[j] /= sum;
-  }
-#pragma unroll
-  for (unsigned j = 0; j < kEach; ++j) {
-    const unsigned e = lane + kWarp * j;
-    left[j] = e < rule.n_experts ? order_of(rule.bias ? score[j] + rule.bias[e] : score[j]) : 0u;
-  }
-  float weight = 0, sum = 0, most = -INFINITY;
-  unsigned id = 0;
-  for (unsigned k = 0; k < rule.top_k; ++k) {
-    uint32_t best = 0;
-#pragma unroll
-    for (unsigned j = 0; j < kEach; ++j) best = max(best, left[j]);
-    best = __reduce_max_sync(0xffffffffu, best);
-    unsigned where = 0xffffffffu;  // the lowest index that has it
-#pragma unroll
-    for (unsigned j = kEach; j-- > 0;)
-      if (left[j] == best) where = lane + kWarp * j;
-    where = min(__reduce_min_sync(0xffffffffu, where), rule.n_experts - 1);
-    float s = 0;
-#pragma unroll
-    for (unsigned j = 0; j < kEach; ++j)
-      if (where == lane + kWarp * j) {
-        s = score[j];
-        left[j] = 0;
-      }
-    s = __shfl_sync(0xffffffffu, s, where % kWarp);
-    sum += s;
-    most = fmaxf(most, s);
-    if (lane == k) weight = s, id = where;
-  }
-  if (rule.kind == RouterRule::TopkSoftmax) {
-    const float e = lane < rule.top_k ? expf(weight - most) : 0.0f;
-    weight = e / warp_sum(e);
-  } else {
-    if (rule.norm) weight /= sum + rule.norm_eps;
-    weight *= rule.scaling;
-  }
-  if (lane >= rule.top_k) return;
-  ids[lane] = id;
-  weights[lane] = weight;
+  return before;
 }
 
-// Floats of shared memory that route_token needs.
-constexpr size_t route_room(size_t n_experts, size_t n_groups) { return 2 * n_experts + n_groups; }
+constexpr size_t route_pad(size_t n) { return (n + 3) / 4 * 4; }
 
-// One warp. logits [n_experts] -> ids and weights [top_k]; lane k holds pick k until the end, so that nothing
-// is read back from memory.
-__device__ inline void route_token(const DeviceRule& rule, const float* logits, float* room, unsigned lane,
-                                   uint32_t* ids, float* weights) {
-  const bool quick = rule.top_k <= kWarp && (rule.n_groups == 1 || rule.kind == RouterRule::TopkSoftmax);
-  if (quick && rule.n_experts <= 4 * kWarp) return route_quickly<4>(rule, logits, lane, ids, weights);
-  if (quick && rule.n_experts <= 8 * kWarp) return route_quickly<8>(rule, logits, lane, ids, weights);
-  if (quick && rule.n_experts <= 16 * kWarp) return route_quickly<16>(rule, logits, lane, ids, weights);
-  const unsigned n = rule.n_experts;
-  float *score = room, *choice = room + n, *groups = choice + n;
-  for (unsigned e = lane; e < n; e += kWarp)
-    score[e] = rule.kind == RouterRule::Sigmoid ? sigmoid_value(logits[e]) : logits[e];
-  __syncwarp();
-  if (rule.kind == RouterRule::Softmax) softmax(score, n, lane);
-  for (unsigned e = lane; e < n; e += kWarp) choice[e] = rule.bias ? score[e] + rule.bias[e] : score[e];
-  __syncwarp();
-  if (rule.kind != RouterRule::TopkSoftmax && rule.n_groups > 1) keep_best_groups(rule, choice, groups, lane);
+// Floats of shared memory that route_token needs, aligned to 16 bytes.
+constexpr size_t route_room(size_t n_experts, size_t n_groups, size_t top_k) {
+  return 8 + 2 * route_pad(n_experts) + route_pad(n_groups) + 2 * top_k;
+}
 
-  float sum = 0, most = -INFINITY;
-  for (unsigned first = 0; first < rule.top_k; first += kWarp) {  // once, but for very large choices
-    float weight = 0;
-    unsigned id = 0;
-    for (unsigned k = first; k < min(first + kWarp, rule.top_k); ++k) {
-      Best best = best_of(choice, n, lane);
-      if (best.index == 0xffffffffu) best.index = 0;  // all are NaN: no choice is right, but none is wild
-      const float s = score[best.index];
-      sum += s;
-      most = fmaxf(most, s);
-      if (lane == k - first) weight = s, id = best.index;
-      __syncwarp();
-      if (lane == 0) choice[best.index] = NAN;
-      __syncwarp();
+// All but the best groups of experts are out of the question: their keys are those of -infinity.
+__device__ inline void keep_best_groups(const DeviceRule& rule, const float* score, uint32_t* keys,
+                                        uint32_t* groups) {
+  const unsigned size = rule.n_experts / rule.n_groups;
+#pragma unroll 1
+  for (unsigned g = threadIdx.x; g < rule.n_groups; g += kRouteThreads) {  // the sum of its two best
+    float first = -INFINITY, second = -INFINITY;
+#pragma unroll 1
+    for (unsigned i = g * size; i < (g + 1) * size; ++i) {
+      const float x = rule.bias ? score[i] + rule.bias[i] : score[i];
+      second = fmaxf(second, fminf(first, x));
+      first = fmaxf(first, x);
     }
-    if (first + lane < rule.top_k) {
-      ids[first + lane] = id;
-      weights[first + lane] = weight;
-    }
-    if (rule.top_k <= kWarp) {
-      if (rule.kind == RouterRule::TopkSoftmax) {
-        const float e = lane < rule.top_k ? expf(weight - most) : 0.0f;
-        weight = e / warp_sum(e);
-      } else {
-        if (rule.norm) weight /= sum + rule.norm_eps;
-        weight *= rule.scaling;
-      }
-      if (lane < rule.top_k) weights[lane] = weight;
-      return;
-    }
+    groups[g] = order_of(size > 1 ? first + second : first);
   }
-  __syncwarp();
-  if (rule.kind == RouterRule::TopkSoftmax) return softmax(weights, rule.top_k, lane);
-  for (unsigned k = lane; k < rule.top_k; k += kWarp)
-    weights[k] = (rule.norm ? weights[k] / (sum + rule.norm_eps) : weights[k]) * rule.scaling;
+  if (threadIdx.x < route_pad(rule.n_groups) - rule.n_groups) groups[rule.n_groups + threadIdx.x] = 0;
+  __syncthreads();
+#pragma unroll 1
+  for (unsigned e = threadIdx.x; e < rule.n_experts; e += kRouteThreads)
+    if (rank_of(groups, rule.n_groups, e / size) >= rule.top_groups) keys[e] = order_of(-INFINITY);
+  __syncthreads();
+}
+
+// Logits [n_experts] -> ids and weights [top_k], by kRouteThreads threads. The room is free again after a
+// barrier.
+__device__ inline void route_token(const DeviceRule& rule, const float* logits, float* room, uint32_t* ids,
+                                   float* weights) {
+  const unsigned n = rule.n_experts, pad = static_cast<unsigned>(route_pad(n));
+  float* score = room + 8;
+  auto* keys = reinterpret_cast<uint32_t*>(score + pad);
+  uint32_t *groups = keys + pad, *chosen = groups + route_pad(rule.n_groups);
+  auto* chosen_score = reinterpret_cast<float*>(chosen + rule.top_k);
+  const bool soft = rule.kind == RouterRule::Softmax;
+  float most = -INFINITY, sum = 0;
+  if (soft) {
+#pragma unroll 1
+    for (unsigned e = threadIdx.x; e < n; e += kRouteThreads) most = fmaxf(most, logits[e]);
+    most = reduce_four<true>(most, room);
+  }
+#pragma unroll 1
+  for (unsigned e = threadIdx.x; e < n; e += kRouteThreads) {
+    const float x = logits[e];
+    sum += score[e] = soft ? expf(x - most) : rule.kind == RouterRule::Sigmoid ? sigmoid_value(x) : x;
+  }
+  if (soft) sum = reduce_four<false>(sum, room + 4);
+#pragma unroll 1
+  for (unsigned e = threadIdx.x; e < n; e += kRouteThreads) {
+    if (soft) score[e] /= sum;
+    keys[e] = order_of(rule.bias ? score[e] + rule.bias[e] : score[e]);
+  }
+  if (threadIdx.x < pad - n) keys[n + threadIdx.x] = 0;
+  __syncthreads();
+  if (rule.n_groups > 1 && rule.kind != RouterRule::TopkSoftmax) keep_best_groups(rule, score, keys, groups);
+#pragma unroll 1
+  for (unsigned e = threadIdx.x; e < n; e += kRouteThreads)
+    if (const unsigned k = rank_of(keys, n, e); k < rule.top_k) {
+      chosen[k] = e;
+      chosen_score[k] = score[e];
+    }
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+
+  const bool late = rule.kind == RouterRule::TopkSoftmax;
+  most = -INFINITY;
+#pragma unroll 1
+  for (unsigned k = threadIdx.x; k < rule.top_k; k += 32) most = fmaxf(most, chosen_score[k]);
+  if (late) most = warp_max(most);
+  sum = 0;
+#pragma unroll 1
+  for (unsigned k = threadIdx.x; k < rule.top_k; k += 32)
+    sum += late ? expf(chosen_score[k] - most) : chosen_score[k];
+  sum = warp_sum(sum);
+#pragma unroll 1
+  for (unsigned k = threadIdx.x; k < rule.top_k; k += 32) {
+    float weight = chosen_score[k];
+    if (late)
+      weight = expf(weight - most) / sum;
+    else
+      weight = (rule.norm ? weight / (sum + rule.norm_eps) : weight) * rule.scaling;
+    ids[k] = chosen[k];
+    weights[k] = weight;
+  }
 }
 
 inline DeviceRule device_rule(const RouterRule& rule, size_t n_experts) {

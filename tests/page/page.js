@@ -457,7 +457,7 @@ const tests = {
     assert.match(await map.getAttribute('aria-label'), /^8 layers of up to 32 experts; \d+ of 256 are in memory$/);
     const pixels = () => map.evaluate((c) => c.toDataURL());
     const before = await pixels();
-    await visit.ask(question, { max_tokens: 400, ignore_eos: true });
+    await visit.ask(question, { max_tokens: 100, ignore_eos: true });
     await until('the heat map to change', async () => (await pixels()) !== before);
     await until('a line of tokens/s', async () => (await visit.page.getByRole('img', { name: /^New tokens\/s/ }).getAttribute('aria-label')).includes('scale up to'));
     const engine = await engineOf(url);
