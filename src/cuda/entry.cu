@@ -34,13 +34,12 @@ struct Jobs {
 };
 
 // Weights of row block `block`, partial sums 4 quad .. + 3, as [span][4][16 rows], four steps of a sum each:
-// the columns of a span that are congruent modulo 16. Loads do not depend
-// on each other: the loop is unrolled so that several are under way at once.
-template <MatrixType kType, unsigned kUnroll>
+// the columns of a span that are congruent modulo 16.
+template <MatrixType kType>
 __device__ void stage(const Tiles& m, unsigned block, unsigned quad, float4* to) {
   constexpr unsigned kEach = kWide<kType>, kPhases = 4 / kEach;
   const unsigned items = static_cast<unsigned>((m.cols + 63) / 64) * 16 * kPhases;
-#pragma unroll kUnroll
+#pragma unroll 1
   for (unsigned i = threadIdx.x; i < items; i += kThreads) {
     const unsigned row = i % 16, phase = i / 16 % kPhases, s = i / 16 / kPhases;
     float w[4][kEach];
@@ -51,25 +50,57 @@ __device__ void stage(const Tiles& m, unsigned block, unsigned quad, float4* to)
   }
 }
 
+// The same for plain formats, the usual ones: time goes into waiting, so many words are requested at once.
+template <MatrixType kType>
+__device__ void stage_plain(const Tiles& m, unsigned block, unsigned quad, float4* to) {
+  constexpr unsigned kEach = kWide<kType>, kPhases = 4 / kEach, kAhead = 8;
+  const unsigned items = static_cast<unsigned>((m.cols + 63) / 64) * 16 * kPhases;
+  const uint8_t* codes = BlockSpans(m, block).data + quad * kPhases * 64;
+#pragma unroll 1
+  for (unsigned begin = threadIdx.x; begin < items; begin += kAhead * kThreads) {
+    uint32_t words[kAhead][4];
+#pragma unroll
+    for (unsigned j = 0; j < kAhead; ++j) {
+      const unsigned i = min(begin + j * kThreads, items - 1), row = i % 16, phase = i / 16 % kPhases,
+                     s = i / 16 / kPhases;
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k)
+        asm volatile("ld.global.nc.u32 %0, [%1];"
+                     : "=r"(words[j][k])
+                     : "l"(codes + (s * (4096 / kEach) + k * (1024 / kEach) + phase * 64 + row * 4)));
+    }
+#pragma unroll
+    for (unsigned j = 0; j < kAhead; ++j) {
+      const unsigned i = min(begin + j * kThreads, items - 1), row = i % 16, phase = i / 16 % kPhases,
+                     s = i / 16 / kPhases;
+#pragma unroll
+      for (unsigned b = 0; b < kEach; ++b)
+        to[s * 64 + (phase * kEach + b) * 16 + row] =
+            make_float4(plain_value<kType>(words[j][0], b), plain_value<kType>(words[j][1], b),
+                        plain_value<kType>(words[j][2], b), plain_value<kType>(words[j][3], b));
+    }
+  }
+}
+
 // The common form is known to the compiler, which can then read ahead.
 template <MatrixType kType>
 __device__ void stage_affine(const Tiles& m, unsigned block, unsigned quad, float4* to) {
-  if (m.scale != ScaleType::Bf16 || m.group != 64) return stage<kType, 1>(m, block, quad, to);
+  if (m.scale != ScaleType::Bf16 || m.group != 64) return stage<kType>(m, block, quad, to);
   Tiles common = m;
   common.scale = ScaleType::Bf16;
   common.group = 64;
   common.tile_spans = 1;
-  stage<kType, 4>(common, block, quad, to);
+  stage<kType>(common, block, quad, to);
 }
 
 __device__ void stage_any(const Tiles& m, unsigned block, unsigned quad, float4* to) {
   switch (m.type) {
     case MatrixType::F32:
-      return stage<MatrixType::F32, 4>(m, block, quad, to);
+      return stage_plain<MatrixType::F32>(m, block, quad, to);
     case MatrixType::F16:
-      return stage<MatrixType::F16, 4>(m, block, quad, to);
+      return stage_plain<MatrixType::F16>(m, block, quad, to);
     case MatrixType::Bf16:
-      return stage<MatrixType::Bf16, 4>(m, block, quad, to);
+      return stage_plain<MatrixType::Bf16>(m, block, quad, to);
     case MatrixType::Affine4:
       return stage_affine<MatrixType::Affine4>(m, block, quad, to);
     default:

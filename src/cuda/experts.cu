@@ -1,7 +1,5 @@
 #include "cuda/experts.h"
 
-#include <cooperative_groups.h>
-
 #include <algorithm>
 
 #include "cuda/device.h"
@@ -146,40 +144,11 @@ struct GateUpJob {
   Quantised x;
   uint32_t share;
   float clamp;
-  Vectors hidden;          // [picks, width]: floats where f is there, int8 form where q is
+  float* hidden;           // [picks, width]
   uint32_t records_bytes;  // of their table, to be asked for
   ptrdiff_t down;          // where the down matrix begins, and how much of it each block of threads asks for
   uint32_t down_bytes, ahead_bytes;
 };
-
-// Blocks of a cluster may write to each other's shared memory once all have begun: each says so here, and
-// quantise_together waits for the others.
-__device__ void begin_together() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cooperative_groups::this_cluster().barrier_arrive();
-#endif
-}
-
-// The int8 form of the 64 values that the first 16 threads of four blocks hold: the blocks are a cluster, and
-// the first of them gets all values.
-__device__ void quantise_together(float value, const Vectors& to, uint32_t vector) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  __shared__ __align__(16) float values[64];
-  auto cluster = cooperative_groups::this_cluster();
-  const uint32_t rank = cluster.block_rank();
-  cluster.barrier_wait();
-  if (threadIdx.x < 16) *cluster.map_shared_rank(&values[rank * 16 + threadIdx.x], 0) = value;
-  cluster.sync();
-  if (rank != 0 || threadIdx.x >= 32) return;
-  const uint32_t lane = threadIdx.x % 16;
-  QuantSpan span;
-  const int codes = quantise_span(*reinterpret_cast<const float4*>(&values[4 * lane]), span);
-  if (threadIdx.x >= 16) return;
-  const size_t at = vector * span_count(to.cols) + blockIdx.x / 4;
-  reinterpret_cast<int*>(to.q)[at * 16 + lane] = codes;
-  if (lane == 0) to.span[at] = span;
-#endif
-}
 
 // 16 hidden values of a pick: rows of gate and of up at once. The rows of down that follow are asked for
 // meanwhile.
@@ -192,48 +161,61 @@ __global__ void __launch_bounds__(256, C::words == 8 ? 3 : 2)
                  row = threadIdx.x % 16;
   if (job.records_bytes && blockIdx.x == 0 && threadIdx.x == 0)
     fetch_ahead(job.picks.records, job.records_bytes);
+  const uint32_t spans = static_cast<uint32_t>((job.gate.m.cols + 63) / 64);
   wait_for_previous();
   let_next_begin();  // not before: the kernel that follows reads at once what this one has waited for
+  // The vector is on its way before the weights are, behind which it would have to queue.
+  const FirstStaged first(job.x, pick / job.share, spans);
   const uint8_t* record = record_of(job.picks, pick);
   if (!record) return;
-  if (job.hidden.q) begin_together();
-  const uint32_t spans = static_cast<uint32_t>((job.gate.m.cols + 63) / 64);
   const Quantised x[] = {staged(memory, spans)};
   const auto ready = [&] {
-    stage(job.x, pick / job.share, spans, memory);
+    first.finish(job.x, pick / job.share, spans, memory);
     if (threadIdx.x == 0 && blockIdx.x * job.ahead_bytes < job.down_bytes)
       fetch_ahead(record + job.down + blockIdx.x * job.ahead_bytes,
                   min(job.ahead_bytes, job.down_bytes - blockIdx.x * job.ahead_bytes));
     __syncthreads();
   };
-  const uint32_t block = min(blockIdx.x, static_cast<uint32_t>((job.gate.m.rows - 1) / 16));
-  const BlockSpans blocks[] = {BlockSpans(tiles_in(job.gate, record), block),
-                               BlockSpans(tiles_in(job.up, record), block)};
+  const BlockSpans blocks[] = {BlockSpans(tiles_in(job.gate, record), blockIdx.x),
+                               BlockSpans(tiles_in(job.up, record), blockIdx.x)};
   float c[2][1];
   chain_sums<C, 2, 4>(job.gate.m, blocks, row, part, chain, x, ready, c);
   sums[part][chain][row] = part ? c[1][0] : c[0][0];
   __syncthreads();
   const uint32_t unit = blockIdx.x * 16 + row;
-  float h = 0;
   if (threadIdx.x < 16 && unit < job.gate.m.rows) {
     const float gate = add_bias(job.gate, record, unit, chain_tree(sums[0], row));
     const float up = add_bias(job.up, record, unit, chain_tree(sums[1], row));
-    h = gated_value(gate, up, job.clamp);
-    if (job.hidden.f) job.hidden.f[pick * job.hidden.stride + unit] = h;
+    job.hidden[size_t{pick} * job.gate.m.rows + unit] = gated_value(gate, up, job.clamp);
   }
-  if (job.hidden.q) quantise_together(h, job.hidden, pick);
 }
 
 struct DownJob {
   PartTiles down;
   Picks picks;
-  Quantised hidden;
+  const float* hidden;  // [picks, width]
   const float* weights;
   uint32_t top_k;
   ExpertSum sum;
 };
 
 constexpr uint32_t kDownWarps = 8;
+
+// A vector of floats to its staged form, by a warp: half of it a span.
+__device__ void quantise_to(const float* x, uint32_t cols, uint32_t spans, uint8_t* memory) {
+  const uint32_t lane = threadIdx.x % 32;
+  auto* to = reinterpret_cast<QuantSpan*>(memory + spans * 64);
+#pragma unroll 6
+  for (uint32_t s = lane / 16; s < spans + lane / 16; s += 2) {  // as often for both halves
+    const uint32_t col = s * 64 + lane % 16 * 4;
+    const float4 v = col < cols ? __ldcg(reinterpret_cast<const float4*>(x + col)) : make_float4(0, 0, 0, 0);
+    QuantSpan span;
+    const int codes = quantise_span(v, span);
+    if (s >= spans) continue;
+    reinterpret_cast<int*>(memory)[s * 16 + lane % 16] = codes;
+    if (lane % 16 == 0) to[s] = span;
+  }
+}
 
 // A row of a block times a vector, by a warp: half of it takes every other span, kAhead of them at a time (a
 // multiple of four, or all). ready() as in chain_sums.
@@ -288,7 +270,8 @@ __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(const __grid_cons
       uint8_t* vector = memory + warp * staged_bytes(spans);
       const auto ready = [&] {
         wait_for_previous();
-        stage(job.hidden, pick, spans, vector, threadIdx.x % 32, 32);
+        quantise_to(job.hidden + size_t{pick} * job.down.m.cols, static_cast<uint32_t>(job.down.m.cols),
+                    spans, vector);
         if (threadIdx.x % 32 == 0) weights[warp] = job.weights[pick];
         if (mine && begin == 0) {
           before = *x;
@@ -484,16 +467,8 @@ struct FeedForward {
     return p.bias == ExpertLayout::kNone ? nullptr : reinterpret_cast<const float*>(picks.record + p.bias);
   }
 
-  // Hidden vectors and, where down is fast, their int8 form.
   void gate_up_few(cudaStream_t stream) const {
-    const bool together = is_fast(layout.down, exact) && overlaps();
-    const unsigned blocks = static_cast<unsigned>((layout.gate.rows + 15) / 16);
-    const dim3 grid(together ? (blocks + 3) / 4 * 4 : blocks, static_cast<unsigned>(n_picks));
-    Vectors to = hidden();
-    if (together)
-      to.f = nullptr;
-    else
-      to.q = nullptr;
+    const dim3 grid(static_cast<unsigned>((layout.gate.rows + 15) / 16), static_cast<unsigned>(n_picks));
     const size_t down = matrix_bytes(layout.down.format, layout.down.rows, layout.down.cols) / 16 * 16;
     const bool ahead = down * n_picks <= kMostAhead;
     const bool whole = reinterpret_cast<uintptr_t>(picks.records) % 16 == 0;  // else not worth the trouble
@@ -504,16 +479,15 @@ struct FeedForward {
                         {x.q, x.span},
                         share,
                         layout.clamp,
-                        to,
+                        scratch.gate,
                         table_bytes,
                         layout.down.offset,
                         ahead ? static_cast<uint32_t>(down) : 0,
                         static_cast<uint32_t>((down / grid.x / 16 + 1) * 16)};
     with_codes(layout.gate.format, [&](auto codes) {
       launch_overlapped("gate and up of experts", gate_up_kernel<decltype(codes)>, grid, 256,
-                        staged_bytes(span_count(layout.gate.cols)), together ? 4u : 1u, stream, job);
+                        staged_bytes(span_count(layout.gate.cols)), stream, job);
     });
-    if (is_fast(layout.down, exact) && !together) quantise(hidden(), stream);
   }
 
   void gate_up(cudaStream_t stream) const {
@@ -529,6 +503,7 @@ struct FeedForward {
                  [&](auto codes) { launch_gemm<decltype(codes), true>(g, n_tiles(), stream); });
     } else if (fused(layout, exact)) {
       gate_up_few(stream);
+      if (is_fast(layout.down, exact)) quantise(hidden(), stream);
     } else {
       const size_t width = layout.gate.rows;
       const Quantised q{x.q, x.span};
@@ -626,10 +601,10 @@ void experts(const ExpertWork& w, const std::byte* const* records, const ExpertS
   const FeedForward f = feed_forward(w, records);
   if (f.n_picks == 0) return;
   if (!f.many() && fused(w.layout, w.exact) && is_fast(w.layout.down, w.exact) &&
+      w.layout.down.cols % 4 == 0 &&
       kDownWarps * staged_bytes(span_count(w.layout.down.cols)) <= kPlainShared) {
     f.gate_up_few(stream);
-    const DownJob job{
-        part_tiles(w.layout.down), f.picks, {f.scratch.q, f.scratch.span}, w.weights, f.share, sum};
+    const DownJob job{part_tiles(w.layout.down), f.picks, f.scratch.gate, w.weights, f.share, sum};
     with_codes(w.layout.down.format, [&](auto codes) { launch_down<decltype(codes)>(job, w.x.n, stream); });
     return;
   }

@@ -148,7 +148,34 @@ constexpr size_t decode_floats(size_t n_parts) {
   return kDecodeWarps<kDim> * 16 * (kDim + 2) + 16 * n_parts;
 }
 
-// The parts of a row in order, sink, gate, int8 form: by the block that was last to finish its part.
+// Four columns of a head's result: gate, floats and int8 form. Whole warps, as quantising wants them; mine:
+// the columns exist.
+template <unsigned kDim>
+__device__ void finish_quad(const Decode& d, unsigned t, unsigned head, unsigned quad, float4 x, bool mine) {
+  const Attend& a = d.a;
+  if (mine && a.gate) {
+    const float* gate = a.gate + t * a.gate_stride + head * a.gate_head + 4 * quad;
+    x = make_float4(x.x * sigmoid_value(gate[0]), x.y * sigmoid_value(gate[1]), x.z * sigmoid_value(gate[2]),
+                    x.w * sigmoid_value(gate[3]));
+  }
+  if (mine) reinterpret_cast<float4*>(a.out)[(size_t{t} * a.n_heads + head) * (kDim / 4) + quad] = x;
+  store_quantised(x, d.y, t, mine ? head * (kDim / 4) + quad : kNowhere);
+}
+
+__device__ inline float4 scaled(float4 x, float by) {
+  return make_float4(x.x * by, x.y * by, x.z * by, x.w * by);
+}
+
+__device__ inline void add_scaled(float4& to, float4 x, float by) {
+  to = make_float4(fmaf(by, x.x, to.x), fmaf(by, x.y, to.y), fmaf(by, x.z, to.z), fmaf(by, x.w, to.w));
+}
+
+// The sink of a head, as a score.
+__device__ inline float sink_of(const Attend& a, unsigned head) {
+  return a.sinks ? a.sinks[head] * kLog2e : -INFINITY;
+}
+
+// The parts of a row in order, then the end of it: by the block that was last to finish its part.
 template <unsigned kDim>
 __device__ void merge_rows(const Decode& d, unsigned t, unsigned head, unsigned n_rows, unsigned n,
                            float* weight) {
@@ -157,45 +184,32 @@ __device__ void merge_rows(const Decode& d, unsigned t, unsigned head, unsigned 
   const float* parts = a.parts + (size_t{t} * a.n_heads + head) * a.n_parts * (kDim + 2);
   const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const size_t row_floats = a.n_parts * (kDim + 2);
+#pragma unroll 1
   for (unsigned row = warp; row < n_rows; row += kWarps) {
     const float* from = parts + row * row_floats;
     float* w = weight + row * a.n_parts;
-    float most = -INFINITY, sum = 0;
+    const float sink = sink_of(a, head + row);
+    float most = sink, sum = 0;
     for (unsigned p = lane; p < n; p += 32) most = fmaxf(most, __ldcg(from + p * (kDim + 2)));
     most = warp_max(most);
-    const float sink = a.sinks ? a.sinks[head + row] * kLog2e : -INFINITY;
-    most = fmaxf(most, sink);
     for (unsigned p = lane; p < n; p += 32) {
       w[p] = exp2f(__ldcg(from + p * (kDim + 2)) - most);
       sum += w[p] * __ldcg(from + p * (kDim + 2) + 1);
     }
-    sum = warp_sum(sum);
-    if (a.sinks) sum += exp2f(sink - most);
+    sum = warp_sum(sum) + exp2f(sink - most);
     const float inverse = __fdiv_rn(1.0f, sum);
     __syncwarp();
-    const float* gate = a.gate ? a.gate + t * a.gate_stride + (head + row) * a.gate_head : nullptr;
-    float* out = a.out + (size_t{t} * a.n_heads + head + row) * kDim;
-    // Four columns per lane; whole warps, as quantising wants them.
+#pragma unroll 1
     for (unsigned i = lane; i < (kDim / 4 + 31) / 32 * 32; i += 32) {
-      float x[4] = {};
+      const bool mine = i < kDim / 4;
+      float4 x = make_float4(0, 0, 0, 0);
 #pragma unroll 8
-      for (unsigned p = 0; i < kDim / 4 && p < n; ++p) {
+      for (unsigned p = 0; mine && p < n; ++p) {
         const auto* v = reinterpret_cast<const float2*>(from + p * (kDim + 2) + 2 + 4 * i);
         const float2 v0 = __ldcg(v), v1 = __ldcg(v + 1);
-        x[0] = fmaf(w[p], v0.x, x[0]);
-        x[1] = fmaf(w[p], v0.y, x[1]);
-        x[2] = fmaf(w[p], v1.x, x[2]);
-        x[3] = fmaf(w[p], v1.y, x[3]);
+        add_scaled(x, make_float4(v0.x, v0.y, v1.x, v1.y), w[p]);
       }
-#pragma unroll
-      for (unsigned k = 0; i < kDim / 4 && k < 4; ++k) {
-        x[k] *= inverse;
-        if (gate) x[k] *= sigmoid_value(gate[4 * i + k]);
-        out[4 * i + k] = x[k];
-      }
-      constexpr unsigned kNowhere = 0xffffffffu;
-      store_quantised(make_float4(x[0], x[1], x[2], x[3]), d.y, t,
-                      i < kDim / 4 ? (head + row) * (kDim / 4) + i : kNowhere);
+      finish_quad<kDim>(d, t, head + row, i, scaled(x, inverse), mine);
     }
   }
 }
@@ -207,7 +221,7 @@ template <unsigned kDim>
 __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
     flash_decode_kernel(const __grid_constant__ Decode d) {
   constexpr unsigned kWarps = kDecodeWarps<kDim>;
-  extern __shared__ float room[];
+  extern __shared__ __align__(16) float room[];
   __shared__ bool merges;
   const Attend& a = d.a;
   const PrepareHeads& p = d.p;
@@ -219,13 +233,29 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
   const unsigned last = a.tokens[t].position, low = static_cast<unsigned>(first_seen(a.window, last));
   const unsigned first_part = low / d.part_positions, n_parts = last / d.part_positions - first_part + 1;
   const LayerCache cache = a.tokens[t].layers[a.layer];  // of the step, like the position: there for long
-  wait_for_previous();
-  let_next_begin();
-  if (blockIdx.z >= n_parts) return;
   const unsigned from = (first_part + blockIdx.z) * d.part_positions,
                  end = min(from + d.part_positions, last + 1);
   auto* keys = static_cast<__nv_bfloat16*>(cache.keys) + size_t{kv_head} * cache.rows * kDim;
   auto* values = static_cast<__nv_bfloat16*>(cache.values) + size_t{kv_head} * cache.rows * kDim;
+  const auto row_of = [&](unsigned position) {
+    return size_t{position < cache.rows ? position : position % cache.rows} * kDim;
+  };
+  // What is there before the newest token: a warp's first positions, norms and rotations.
+  if (const unsigned at = from + warp * kStep + lane; at < end && at < last)
+    for (unsigned i = 0; i < kDim; i += 64) {
+      fetch_line(keys + row_of(at) + i);
+      fetch_line(values + row_of(at) + i);
+    }
+  if (warp == 0 && blockIdx.z < n_parts) {
+    const size_t half = p.rope.half, in_table = t * half + lane * 2;
+    if (lane * 4 < kDim && !p.whole && p.q_norm) fetch_line(p.q_norm + lane * 4);
+    if (lane * 4 < kDim && !p.whole && p.k_norm) fetch_line(p.k_norm + lane * 4);
+    if (lane * 2 < half) fetch_line(p.rope.cosine + in_table);
+    if (lane * 2 < half) fetch_line(p.rope.sine + in_table);
+  }
+  wait_for_previous();
+  let_next_begin();
+  if (blockIdx.z >= n_parts) return;
 
   for (unsigned r = warp; r < n_rows; r += kWarps)
     prepare_head<kDim>(p, t, p.q + t * p.q_stride + (head + r) * p.q_head,
@@ -241,7 +271,7 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
                                              : p.k_norm,
                        p.whole ? p.inverse + 2 * t + 1 : nullptr, key, to);
     for (unsigned i = lane; i < kDim; i += 32)
-      (key ? keys : values)[size_t{last % cache.rows} * kDim + i] = __float2bfloat16_rn(to[i]);
+      (key ? keys : values)[row_of(last) + i] = __float2bfloat16_rn(to[i]);
   }
   __syncthreads();
   uint32_t q[kDim / 16][4];
@@ -255,8 +285,8 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
     float s[kStep / 8][4] = {};
 #pragma unroll
     for (unsigned tile = 0; tile < kStep / 8; ++tile) {
-      const unsigned row = min(at + tile * 8 + lane / 4, last) % cache.rows;
-      const auto* key = reinterpret_cast<const uint4*>(keys + size_t{row} * kDim) + lane % 4;
+      const size_t row = row_of(min(at + tile * 8 + lane / 4, last));
+      const auto* key = reinterpret_cast<const uint4*>(keys + row) + lane % 4;
       score<kDim>(s[tile], q, [&](unsigned chunk) { return key[chunk * 4]; });
 #pragma unroll
       for (unsigned e = 0; e < 4; ++e) {
@@ -273,8 +303,8 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
       const uint4* value[4];
 #pragma unroll
       for (unsigned i = 0; i < 4; ++i) {
-        const unsigned row = min(at + step * 16 + 2 * (lane % 4) + i % 2 + i / 2 * 8, last) % cache.rows;
-        value[i] = reinterpret_cast<const uint4*>(values + size_t{row} * kDim) + lane / 4;
+        const size_t row = row_of(min(at + step * 16 + 2 * (lane % 4) + i % 2 + i / 2 * 8, last));
+        value[i] = reinterpret_cast<const uint4*>(values + row) + lane / 4;
       }
       weigh<kDim>(out, weights, [&](unsigned g, unsigned i) { return value[i][g * 8]; });
     }
@@ -300,33 +330,43 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
       for (unsigned e = 0; e < 2; ++e) to[j / 8 * 64 + (2 * (lane % 4) + e) * 8 + j % 8] = out[j][2 * r + e];
   }
   __syncthreads();
-  for (unsigned i = threadIdx.x; i < n_rows * kDim; i += blockDim.x) {
-    const unsigned row = i / kDim, c = i % kDim;
-    float most = -INFINITY, sum = 0, value = 0;
+  const unsigned quads = n_rows * (kDim / 4);
+#pragma unroll 1
+  for (unsigned i = threadIdx.x; i < (quads + 31) / 32 * 32; i += blockDim.x) {
+    const bool mine = i < quads;
+    const unsigned row = mine ? i / (kDim / 4) : 0, quad = i % (kDim / 4);
+    float most = n_parts > 1 ? -INFINITY : sink_of(a, head + row), sum = 0;
+    float4 x = make_float4(0, 0, 0, 0);
+#pragma unroll
     for (unsigned w = 0; w < kWarps; ++w) most = fmaxf(most, states[(w * 16 + row) * 2]);
+#pragma unroll
     for (unsigned w = 0; w < kWarps; ++w) {
       const float m = states[(w * 16 + row) * 2], keep = m == -INFINITY ? 0.0f : exp2f(m - most);
       sum += keep * states[(w * 16 + row) * 2 + 1];
-      value += keep * room[(w * 16 + row) * kDim + c];
+      add_scaled(x, reinterpret_cast<const float4*>(room)[(w * 16 + row) * (kDim / 4) + quad], keep);
     }
-    float* to = a.parts + ((size_t{t} * n_heads + head + row) * a.n_parts + blockIdx.z) * (kDim + 2);
-    to[2 + c] = value;
-    if (c == 0) {
-      to[0] = most;
-      to[1] = sum;
+    if (n_parts == 1) {
+      sum += exp2f(sink_of(a, head + row) - most);
+      finish_quad<kDim>(d, t, head + row, quad, scaled(x, __fdiv_rn(1.0f, sum)), mine);
+    } else if (mine) {
+      float* to = a.parts + ((size_t{t} * n_heads + head + row) * a.n_parts + blockIdx.z) * (kDim + 2);
+      auto* columns = reinterpret_cast<float2*>(to + 2 + 4 * quad);
+      columns[0] = make_float2(x.x, x.y);
+      columns[1] = make_float2(x.z, x.w);
+      if (quad == 0) {
+        to[0] = most;
+        to[1] = sum;
+      }
     }
   }
-  if (n_parts > 1) {
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-      merges = atomicInc(d.counters + t * gridDim.x + blockIdx.x, n_parts - 1) == n_parts - 1;
-    __syncthreads();
-    if (!merges) return;
-    __threadfence();
-  } else {
-    __syncthreads();
-  }
+  if (n_parts == 1) return;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0)
+    merges = atomicInc(d.counters + t * gridDim.x + blockIdx.x, n_parts - 1) == n_parts - 1;
+  __syncthreads();
+  if (!merges) return;
+  __threadfence();
   merge_rows<kDim>(d, t, head, n_rows, n_parts, room + kWarps * 16 * (kDim + 2));
 }
 

@@ -37,6 +37,28 @@ __device__ inline void stage(const Quantised& x, size_t vector, uint32_t spans, 
   stage(x, vector, spans, memory, threadIdx.x, blockDim.x);
 }
 
+// The same in two steps: what a thread copies first is on its way when this has been made.
+class FirstStaged {
+ public:
+  __device__ FirstStaged(const Quantised& x, size_t vector, uint32_t spans) {
+    if (threadIdx.x < 5 * spans) first_ = *from(x, vector, spans, threadIdx.x);
+  }
+  __device__ void finish(const Quantised& x, size_t vector, uint32_t spans, void* memory) const {
+    int4* to = static_cast<int4*>(memory);
+    if (threadIdx.x < 5 * spans) to[threadIdx.x] = first_;
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x + blockDim.x; i < 5 * spans; i += blockDim.x)
+      to[i] = *from(x, vector, spans, i);
+  }
+
+ private:
+  __device__ static const int4* from(const Quantised& x, size_t vector, uint32_t spans, uint32_t i) {
+    return i < 4 * spans ? reinterpret_cast<const int4*>(x.q + vector * spans * 64) + i
+                         : reinterpret_cast<const int4*>(x.span + vector * spans) + (i - 4 * spans);
+  }
+  int4 first_;
+};
+
 // c[k][v] = the chain of row `row` of block at[k] for the vector at x[v]; the blocks are of matrices of one
 // format and width, m is one of them. kSplit lanes, 16 apart, share a row. kAhead spans are requested before
 // the first is used. ready() is called once, by all threads, after the first requests; x may become valid

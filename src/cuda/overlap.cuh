@@ -31,6 +31,13 @@ __device__ inline void fetch_ahead(const void* from, size_t bytes) {
 #endif
 }
 
+// Asks for the line of an address that is not null to be in the caches soon; by every thread that has one.
+__device__ inline void fetch_line(const void* from) {
+  if (!from) return;
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
+}
+
 inline bool overlaps() {  // whether the device can do all this
   static const bool supported = [] {
     int device = 0, major = 0;
@@ -41,32 +48,20 @@ inline bool overlaps() {  // whether the device can do all this
   return supported;
 }
 
-// cluster: so many neighbouring blocks of threads run side by side and see each other's shared memory; only
-// where overlaps().
 template <class... Parameters, class... Arguments>
 void launch_overlapped(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
-                       size_t shared_bytes, unsigned cluster, cudaStream_t stream,
-                       const Arguments&... arguments) {
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = cluster;
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+                       size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = !overlaps() ? 0 : cluster > 1 ? 2 : 1;
+  config.attrs = &attribute;
+  config.numAttrs = overlaps() ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), what);
-}
-
-template <class... Parameters, class... Arguments>
-void launch_overlapped(const char* what, void (*kernel)(Parameters...), dim3 grid, unsigned threads,
-                       size_t shared_bytes, cudaStream_t stream, const Arguments&... arguments) {
-  launch_overlapped(what, kernel, grid, threads, shared_bytes, 1u, stream, arguments...);
 }
 
 }  // namespace moeflux::cuda

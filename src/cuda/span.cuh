@@ -10,8 +10,10 @@ __device__ inline unsigned quad_lanes(size_t cols) {
   return static_cast<unsigned>((cols + 63) / 64 * 16 + 31) / 32 * 32;
 }
 
+constexpr unsigned kNowhere = 0xffffffffu;
+
 // Columns 4 i .. 4 i + 3 of vector t, zeros beyond the vector; writes the int8 form where there is room for
-// it.
+// it, but not for i = kNowhere.
 __device__ inline void store_quantised(float4 x, const Vectors& out, size_t t, unsigned i) {
   if (!out.q) return;
   QuantSpan span;
