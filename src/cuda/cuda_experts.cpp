@@ -147,12 +147,14 @@ size_t CudaBackend::host_part(size_t n) {
   return best;
 }
 
-std::string CudaBackend::tiers() const {
-  if (copy_bytes_per_s_ == 0) return {};  // the host was never asked
-  return fmt::format(
-      "{} experts found on the GPU, {} copied to it at up to {:.1f} GB/s, {} computed by the processor at "
-      "{:.1f} GB/s",
-      n_hits_, n_copied_, copy_bytes_per_s_ / 1e9, n_computed_, host_bytes_per_s_ / 1e9);
+DeviceTierStats CudaBackend::device_tier() const {
+  return {.exists = true,
+          .holds_all = holds_all(),
+          .found = n_hits_,
+          .copied = n_copied_,
+          .computed = n_computed_,
+          .copy_bytes_per_s = copy_bytes_per_s_,
+          .host_bytes_per_s = host_bytes_per_s_};
 }
 
 void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {

@@ -74,7 +74,7 @@ class CudaBackend : public Backend {
   void logits(Step& step, std::span<float> out) override;
   void load_experts(ExpertStore& store) override;
   bool holds(ExpertKey key) const override { return tier_.find(key) != nullptr; }
-  std::string tiers() const override;
+  DeviceTierStats device_tier() const override;
   bool holds_all() const override { return tier_.holds_all() && tier_.n_loaded() == tier_.n_experts(); }
 
  private:

@@ -254,7 +254,7 @@ class Bench {
       }
       result_.decode.push_back(meter.result());
     }
-    result_.tiers = subject->engine().tiers();
+    result_.device = subject->engine().device_tier();
   }
 
   void rotating() {

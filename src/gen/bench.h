@@ -58,7 +58,7 @@ struct BenchResult {
   double load_s = 0;           // until the engine was ready; of the last one where there were several
   uint64_t warmup_tokens = 0;  // decoded before the measurement
   bool slots_filled = false;   // before the measurement of decoding
-  std::string tiers;           // what the backend says of its own tiers, from its start on
+  DeviceTierStats device;      // from the backend's start on
   std::optional<Measured> prefill;
   std::vector<Measured> decode;  // one for each depth
   uint64_t peak_bytes = 0;       // largest resident size

@@ -62,7 +62,7 @@ class Engine {
   void load_experts();
   size_t threads() const;
   KvType kv() const;
-  std::string tiers() const { return backend_->tiers(); }
+  DeviceTierStats device_tier() const { return backend_->device_tier(); }
   std::unique_ptr<Sequence> make_sequence() { return backend_->make_sequence(plan_.ctx); }
 
   // Evaluates tokens of one sequence, chunk by chunk, and returns the logits of the last `rows` of them.

@@ -242,6 +242,7 @@ void Scheduler::step() {
     stats_.busy_s += in_seconds(Clock::now() - start);
     stats_.new_tokens += plan.chooses.size();
     stats_.prompt_tokens += plan.n_prompt;
+    stats_.device = engine_.device_tier();
   }
   for (size_t i = plan.n_decoding; i < plan.texts.size(); ++i) {
     Text& text = *plan.texts[i];

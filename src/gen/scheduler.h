@@ -56,6 +56,7 @@ struct SchedulerStats {
   uint64_t prompt_tokens = 0, reused_tokens = 0, new_tokens = 0;
   double busy_s = 0;  // in steps
   PrefixCacheStats prefixes = {};
+  DeviceTierStats device = {};
 };
 
 class Scheduler {

@@ -71,6 +71,18 @@ class Step {
   virtual ~Step() = default;
 };
 
+// What a backend with memory of its own has done with the experts that steps asked for. Where it holds all
+// of them nobody counts.
+struct DeviceTierStats {
+  bool exists = false, holds_all = false;
+  uint64_t found = 0, copied = 0, computed = 0;  // there; brought there; computed by the processor instead
+  double copy_bytes_per_s = 0, host_bytes_per_s = 0;
+  double hit_rate() const {
+    const uint64_t all = found + copied + computed;
+    return holds_all ? 1 : all ? static_cast<double>(found) / static_cast<double>(all) : 0;
+  }
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -101,8 +113,7 @@ class Backend {
   // Has this expert in memory of its own: nobody will ask the store for it soon.
   virtual bool holds(ExpertKey) const { return false; }
   virtual bool holds_all() const { return false; }
-  // What it has done with experts beside the store, for people; empty: nothing.
-  virtual std::string tiers() const { return {}; }
+  virtual DeviceTierStats device_tier() const { return {}; }
 };
 
 // Bytes of KV cache and recurrent state of one sequence of `capacity` tokens, and of one attention layer's

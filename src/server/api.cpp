@@ -365,6 +365,11 @@ void Api::engine(const Exchange& e) {
                 {"prefetch_late", store.prefetch_late},
                 {"prefetch_wasted", store.prefetch_wasted},
                 {"failed", store.failed}}},
+              {"device",
+               {{"found", texts.device.found},
+                {"copied", texts.device.copied},
+                {"computed_by_host", texts.device.computed},
+                {"hit_rate", texts.device.hit_rate()}}},
               {"layers", layers}});
 }
 

@@ -131,12 +131,20 @@ void write_engine_metrics(MetricsText& out, const SchedulerStats& texts, const S
   out.sample({{"where", "ram"}}, real(prefixes.ram_bytes));
   out.sample({{"where", "disk"}}, real(prefixes.disk_bytes));
 
+  const DeviceTierStats& device = texts.device;
   out.begin("moeflux_experts_asked_total", "counter", "Experts that steps asked for, by where they were");
+  if (device.exists) out.sample({{"tier", "vram"}}, real(device.found));
   out.sample({{"tier", "ram"}}, real(store.hits));
   out.sample({{"tier", "disk"}}, real(store.misses));
   out.begin("moeflux_expert_hit_ratio", "gauge",
             "Share of the experts asked for that the tier held, since the start");
+  if (device.exists) out.sample({{"tier", "vram"}}, device.hit_rate());
   out.sample({{"tier", "ram"}}, store.hit_rate());
+  if (device.exists) {
+    out.counter("moeflux_experts_copied_total", "Experts copied to the GPU for a step", real(device.copied));
+    out.counter("moeflux_experts_computed_by_host_total", "Experts that the processor computed for the GPU",
+                real(device.computed));
+  }
   out.counter("moeflux_expert_reads_total", "Experts that were read", real(store.reads));
   out.counter("moeflux_expert_read_bytes_total", "Bytes of these", real(store.bytes_read));
   const uint64_t tokens = texts.prompt_tokens + texts.new_tokens;

@@ -121,7 +121,11 @@ void print_budget(const BudgetResult& b) {
       print_limit(r, d, limits);
     }
   }
-  if (!r.tiers.empty()) fmt::print("tiers    {}\n", r.tiers);
+  if (const DeviceTierStats& d = r.device; d.copy_bytes_per_s > 0)  // else the host was never asked
+    fmt::print(
+        "tiers    {} experts found on the GPU, {} copied to it at up to {:.1f} GB/s, {} computed by the "
+        "processor at {:.1f} GB/s\n",
+        d.found, d.copied, d.copy_bytes_per_s / 1e9, d.computed, d.host_bytes_per_s / 1e9);
   if (limits.memory > 0)
     fmt::print("memory   {:.1f} GB/s {}\n", in_gb(limits.memory),
                p.device_bytes ? "of the GPU, read and written" : fmt::format("with {} threads", r.threads));
