@@ -232,10 +232,17 @@ void CudaBackend::compute_on_host(const CudaStep& s, const ExpertWork& work, con
 void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, ExpertStore&) {
   CudaStep& s = own(step);
   if (s.mode == CudaStep::Mode::Replay) return;
-  const ExpertWork work = expert_work(s, layer);
+  ExpertWork work = expert_work(s, layer);
   ExpertSum sum{.x = s.x, .x_stride = m_.d_model};
   if (s.host_ids.empty()) {
-    add_shared(s, layer, sum);
+    const bool has_shared = m_.moe.shared_width > 0;
+    if (has_shared) work.shared_layout = expert_layout(layer.shared);
+    if (has_shared && can_join(work, work.shared_layout)) {
+      work.shared = on_device(layer.shared.gate.w.data);
+      sum.shared_gate = s.shared_gate;
+    } else {
+      add_shared(s, layer, sum);
+    }
     experts(work, resident_table(layer.index), sum, stream_.get());
   } else {
     group_experts(work, stream_.get());

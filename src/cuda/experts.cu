@@ -138,11 +138,38 @@ __global__ void activate_kernel(Picks picks, Vectors hidden, const float* up, fl
 
 // -- a few tokens: gate, up and activation in one launch, down and the weighted sum in another
 
+// A shared expert is one more pick of every token, of a record of its own.
+struct Joined {
+  const std::byte* record;  // null: none
+  ptrdiff_t gate, up, down, gate_bias, up_bias, down_bias;
+};
+
+struct Pick {
+  uint32_t token, place;  // place: among the picks of the token
+  bool joined;
+  const uint8_t* record;
+};
+
+// A token has top_k picks, and one more where an expert is joined to them.
+__device__ Pick pick_at(const Picks& picks, const Joined& joined, uint32_t top_k, uint32_t token,
+                        uint32_t place) {
+  const bool is_joined = place == top_k;
+  return {
+      token, place, is_joined,
+      is_joined ? reinterpret_cast<const uint8_t*>(joined.record) : record_of(picks, token * top_k + place)};
+}
+
+// The part of a joined expert lies elsewhere in its record.
+__device__ PartTiles part_of(const PartTiles& p, const Pick& pick, ptrdiff_t offset, ptrdiff_t bias) {
+  return pick.joined ? PartTiles{p.m, offset, bias} : p;
+}
+
 struct GateUpJob {
   PartTiles gate, up;
   Picks picks;
   Quantised x;
-  uint32_t share;
+  uint32_t top_k, each;  // picks of a token, without and with what is joined
+  Joined joined;
   float clamp;
   float* hidden;           // [picks, width]
   uint32_t records_bytes;  // of their table, to be asked for
@@ -157,36 +184,39 @@ __global__ void __launch_bounds__(256, C::words == 8 ? 3 : 2)
     gate_up_kernel(const __grid_constant__ GateUpJob job) {
   extern __shared__ __align__(16) uint8_t memory[];
   __shared__ float sums[2][8][16];
-  const uint32_t pick = blockIdx.y, chain = threadIdx.x / 32, part = threadIdx.x / 16 % 2,
-                 row = threadIdx.x % 16;
+  const uint32_t chain = threadIdx.x / 32, part = threadIdx.x / 16 % 2, row = threadIdx.x % 16,
+                 token = blockIdx.y / job.each;
   if (job.records_bytes && blockIdx.x == 0 && threadIdx.x == 0)
     fetch_ahead(job.picks.records, job.records_bytes);
   const uint32_t spans = static_cast<uint32_t>((job.gate.m.cols + 63) / 64);
   wait_for_previous();
   let_next_begin();  // not before: the kernel that follows reads at once what this one has waited for
   // The vector is on its way before the weights are, behind which it would have to queue.
-  const FirstStaged first(job.x, pick / job.share, spans);
-  const uint8_t* record = record_of(job.picks, pick);
+  const FirstStaged first(job.x, token, spans);
+  const Pick pick = pick_at(job.picks, job.joined, job.top_k, token, blockIdx.y % job.each);
+  const uint8_t* record = pick.record;
   if (!record) return;
+  const PartTiles gate_part = part_of(job.gate, pick, job.joined.gate, job.joined.gate_bias),
+                  up_part = part_of(job.up, pick, job.joined.up, job.joined.up_bias);
   const Quantised x[] = {staged(memory, spans)};
   const auto ready = [&] {
-    first.finish(job.x, pick / job.share, spans, memory);
+    first.finish(job.x, token, spans, memory);
     if (threadIdx.x == 0 && blockIdx.x * job.ahead_bytes < job.down_bytes)
-      fetch_ahead(record + job.down + blockIdx.x * job.ahead_bytes,
+      fetch_ahead(record + (pick.joined ? job.joined.down : job.down) + blockIdx.x * job.ahead_bytes,
                   min(job.ahead_bytes, job.down_bytes - blockIdx.x * job.ahead_bytes));
     __syncthreads();
   };
-  const BlockSpans blocks[] = {BlockSpans(tiles_in(job.gate, record), blockIdx.x),
-                               BlockSpans(tiles_in(job.up, record), blockIdx.x)};
+  const BlockSpans blocks[] = {BlockSpans(tiles_in(gate_part, record), blockIdx.x),
+                               BlockSpans(tiles_in(up_part, record), blockIdx.x)};
   float c[2][1];
   chain_sums<C, 2, 4>(job.gate.m, blocks, row, part, chain, x, ready, c);
   sums[part][chain][row] = part ? c[1][0] : c[0][0];
   __syncthreads();
   const uint32_t unit = blockIdx.x * 16 + row;
   if (threadIdx.x < 16 && unit < job.gate.m.rows) {
-    const float gate = add_bias(job.gate, record, unit, chain_tree(sums[0], row));
-    const float up = add_bias(job.up, record, unit, chain_tree(sums[1], row));
-    job.hidden[size_t{pick} * job.gate.m.rows + unit] = gated_value(gate, up, job.clamp);
+    const float gate = add_bias(gate_part, record, unit, chain_tree(sums[0], row));
+    const float up = add_bias(up_part, record, unit, chain_tree(sums[1], row));
+    job.hidden[size_t{blockIdx.y} * job.gate.m.rows + unit] = gated_value(gate, up, job.clamp);
   }
 }
 
@@ -195,11 +225,12 @@ struct DownJob {
   Picks picks;
   const float* hidden;  // [picks, width]
   const float* weights;
-  uint32_t top_k;
+  uint32_t top_k, each;
+  Joined joined;
   ExpertSum sum;
 };
 
-constexpr uint32_t kDownWarps = 8;
+constexpr uint32_t kDownWarps = 9;  // at most: a usual choice of eight, and one that is joined to it
 
 // A vector of floats to its staged form, by a warp: half of it a span.
 __device__ void quantise_to(const float* x, uint32_t cols, uint32_t spans, uint8_t* memory) {
@@ -248,8 +279,8 @@ __device__ float warp_row(const Tiles& m, size_t block, const Quantised& x, Read
   return __fadd_rn(sum, __shfl_xor_sync(0xffffffff, sum, 16));
 }
 
-// 16 results of a token: a warp per pick, then the sum in routing order. What the sum needs is requested
-// before the products are computed.
+// 16 results of a token: a warp per pick, then the sum in routing order, a joined expert last. What the sum
+// needs is requested before the products are computed.
 template <class C, int kAhead>
 __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(const __grid_constant__ DownJob job) {
   extern __shared__ __align__(16) uint8_t memory[];
@@ -263,26 +294,30 @@ __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(const __grid_cons
   float* x = sum.x + token * sum.x_stride + at;
   float before = 0, shared = 0, gate = 0, total = 0;
   let_next_begin();
-  for (uint32_t begin = 0; begin < job.top_k; begin += kDownWarps) {
-    const uint32_t n = min(kDownWarps, job.top_k - begin), pick = token * job.top_k + begin + warp;
+  for (uint32_t begin = 0; begin < job.each; begin += kDownWarps) {
+    const uint32_t n = min(kDownWarps, job.each - begin);
     if (warp < n) {
-      const uint8_t* record = record_of(job.picks, pick);
+      const Pick pick = pick_at(job.picks, job.joined, job.top_k, token, begin + warp);
+      const uint8_t* record = pick.record;
+      const PartTiles down = part_of(job.down, pick, job.joined.down, job.joined.down_bias);
       uint8_t* vector = memory + warp * staged_bytes(spans);
       const auto ready = [&] {
         wait_for_previous();
-        quantise_to(job.hidden + size_t{pick} * job.down.m.cols, static_cast<uint32_t>(job.down.m.cols),
-                    spans, vector);
-        if (threadIdx.x % 32 == 0) weights[warp] = job.weights[pick];
+        quantise_to(job.hidden + size_t{token * job.each + pick.place} * job.down.m.cols,
+                    static_cast<uint32_t>(job.down.m.cols), spans, vector);
+        if (threadIdx.x % 32 == 0)
+          weights[warp] = !pick.joined      ? job.weights[token * job.top_k + pick.place]
+                          : sum.shared_gate ? sigmoid_value(sum.shared_gate[token])
+                                            : 1.0f;
         if (mine && begin == 0) {
           before = *x;
           if (sum.shared) shared = sum.shared[token * d + at];
-          if (sum.shared_gate) gate = sum.shared_gate[token];
+          if (sum.shared && sum.shared_gate) gate = sum.shared_gate[token];
         }
         __syncwarp();
       };
-      const float y =
-          warp_row<C, kAhead>(tiles_in(job.down, record), blockIdx.x, staged(vector, spans), ready);
-      if (threadIdx.x % 32 < 16 && at < d) each[warp][row] = add_bias(job.down, record, at, y);
+      const float y = warp_row<C, kAhead>(tiles_in(down, record), blockIdx.x, staged(vector, spans), ready);
+      if (threadIdx.x % 32 < 16 && at < d) each[warp][row] = add_bias(down, record, at, y);
     }
     __syncthreads();
     if (mine)
@@ -297,9 +332,10 @@ __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(const __grid_cons
 template <class C>
 void launch_down(const DownJob& job, size_t n, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((job.down.m.rows + 15) / 16), static_cast<unsigned>(n));
-  const size_t bytes = kDownWarps * staged_bytes(span_count(job.down.m.cols));
+  const uint32_t warps = std::min(job.each, kDownWarps);
   const auto run = [&](auto kernel) {
-    launch_overlapped("down of experts", kernel, grid, 32 * kDownWarps, bytes, stream, job);
+    launch_overlapped("down of experts", kernel, grid, 32 * warps,
+                      warps * staged_bytes(span_count(job.down.m.cols)), stream, job);
   };
   const size_t each = (span_count(job.down.m.cols) + 1) / 2;  // spans of half a warp
   if (C::words == 16 || each <= 4)
@@ -467,8 +503,9 @@ struct FeedForward {
     return p.bias == ExpertLayout::kNone ? nullptr : reinterpret_cast<const float*>(picks.record + p.bias);
   }
 
-  void gate_up_few(cudaStream_t stream) const {
-    const dim3 grid(static_cast<unsigned>((layout.gate.rows + 15) / 16), static_cast<unsigned>(n_picks));
+  void gate_up_few(const Joined& joined, cudaStream_t stream) const {
+    const uint32_t each = share + (joined.record ? 1 : 0);
+    const dim3 grid(static_cast<unsigned>((layout.gate.rows + 15) / 16), static_cast<unsigned>(x.n * each));
     const size_t down = matrix_bytes(layout.down.format, layout.down.rows, layout.down.cols) / 16 * 16;
     const bool ahead = down * n_picks <= kMostAhead;
     const bool whole = reinterpret_cast<uintptr_t>(picks.records) % 16 == 0;  // else not worth the trouble
@@ -478,6 +515,8 @@ struct FeedForward {
                         picks,
                         {x.q, x.span},
                         share,
+                        each,
+                        joined,
                         layout.clamp,
                         scratch.gate,
                         table_bytes,
@@ -502,7 +541,7 @@ struct FeedForward {
       with_codes(layout.gate.format,
                  [&](auto codes) { launch_gemm<decltype(codes), true>(g, n_tiles(), stream); });
     } else if (fused(layout, exact)) {
-      gate_up_few(stream);
+      gate_up_few({}, stream);
       if (is_fast(layout.down, exact)) quantise(hidden(), stream);
     } else {
       const size_t width = layout.gate.rows;
@@ -548,10 +587,12 @@ struct FeedForward {
   }
 };
 
+// Of the few tokens that two launches serve, with room for an expert that is joined to them.
+size_t few_picks(size_t n, size_t top_k) { return std::min(n, kFewTokens) * (top_k + 1); }
+
 FeedForward feed_forward(const ExpertWork& w, const std::byte* const* records) {
   Scratch s;
-  lay_out(w.layout, w.exact, w.x.n * w.top_k, std::min(w.x.n, kFewTokens) * w.top_k, w.n_experts, w.scratch,
-          &s);
+  lay_out(w.layout, w.exact, w.x.n * w.top_k, few_picks(w.x.n, w.top_k), w.n_experts, w.scratch, &s);
   return {w.layout,
           w.exact,
           w.x,
@@ -565,10 +606,26 @@ FeedForward feed_forward(const ExpertWork& w, const std::byte* const* records) {
           false};
 }
 
+// Two launches do it all.
+bool few_launches(const ExpertWork& w) {
+  return w.x.n <= kFewTokens && fused(w.layout, w.exact) && is_fast(w.layout.down, w.exact) &&
+         w.layout.down.cols % 4 == 0 &&
+         kDownWarps * staged_bytes(span_count(w.layout.down.cols)) <= kPlainShared;
+}
+
+bool same_shape(const ExpertLayout::Part& a, const ExpertLayout::Part& b) {
+  return a.format == b.format && a.rows == b.rows && a.cols == b.cols;
+}
+
 }  // namespace
 
 size_t experts_scratch(const ExpertLayout& layout, size_t n, size_t top_k, size_t n_experts, bool exact) {
-  return lay_out(layout, exact, n * top_k, std::min(n, kFewTokens) * top_k, n_experts, nullptr, nullptr);
+  return lay_out(layout, exact, n * top_k, few_picks(n, top_k), n_experts, nullptr, nullptr);
+}
+
+bool can_join(const ExpertWork& w, const ExpertLayout& shared) {
+  return few_launches(w) && same_shape(w.layout.gate, shared.gate) && same_shape(w.layout.up, shared.up) &&
+         same_shape(w.layout.down, shared.down) && w.layout.clamp == shared.clamp;
 }
 
 void group_experts(const ExpertWork& w, cudaStream_t stream) {
@@ -600,11 +657,21 @@ void experts(const ExpertWork& w, const std::byte* const* records, const ExpertS
              cudaStream_t stream) {
   const FeedForward f = feed_forward(w, records);
   if (f.n_picks == 0) return;
-  if (!f.many() && fused(w.layout, w.exact) && is_fast(w.layout.down, w.exact) &&
-      w.layout.down.cols % 4 == 0 &&
-      kDownWarps * staged_bytes(span_count(w.layout.down.cols)) <= kPlainShared) {
-    f.gate_up_few(stream);
-    const DownJob job{part_tiles(w.layout.down), f.picks, f.scratch.gate, w.weights, f.share, sum};
+  if (few_launches(w)) {
+    Joined joined{.record = w.shared};
+    if (w.shared) {
+      const ExpertLayout& l = w.shared_layout;
+      joined = {w.shared, l.gate.offset, l.up.offset, l.down.offset, l.gate.bias, l.up.bias, l.down.bias};
+    }
+    f.gate_up_few(joined, stream);
+    const DownJob job{part_tiles(w.layout.down),
+                      f.picks,
+                      f.scratch.gate,
+                      w.weights,
+                      f.share,
+                      f.share + (w.shared ? 1 : 0),
+                      joined,
+                      sum};
     with_codes(w.layout.down.format, [&](auto codes) { launch_down<decltype(codes)>(job, w.x.n, stream); });
     return;
   }

@@ -38,7 +38,13 @@ struct ExpertWork {
   const float* weights = nullptr;  // [n, top_k]
   std::byte* scratch =
       nullptr;  // experts_scratch bytes, aligned to 256; kept from the first call to the last
+  // A shared expert that `experts` computes on the way, where can_join: its record (null: none) and where its
+  // parts lie in it.
+  const std::byte* shared = nullptr;
+  ExpertLayout shared_layout = {};
 };
+// Whether a shared expert of this layout can be computed together with the others.
+bool can_join(const ExpertWork& work, const ExpertLayout& shared);
 // For batches of up to n tokens.
 size_t experts_scratch(const ExpertLayout& layout, size_t n, size_t top_k, size_t n_experts, bool exact);
 
@@ -46,7 +52,7 @@ size_t experts_scratch(const ExpertLayout& layout, size_t n, size_t top_k, size_
 struct ExpertSum {
   float* x = nullptr;  // [n, d_model], rows x_stride apart: the residual stream
   size_t x_stride = 0;
-  const float* shared = nullptr;       // [n, d_model]: a shared expert's result
+  const float* shared = nullptr;       // [n, d_model]: a shared expert's result, if it has been computed
   const float* shared_gate = nullptr;  // [n]: its weight is the sigmoid of this; null: one
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "cuda/vectors_test.h"
 #include "model/weights.h"
@@ -188,6 +189,50 @@ TEST_F(CudaExperts, HaveTheBitsOfThePlainVersion) {
       ASSERT_EQ(f.device_x.values(), f.want) << to_string(c.formats[0]) << " " << to_string(c.formats[2])
                                              << " n " << c.n << (exact ? " exact" : "");
     }
+}
+
+// A shared expert that lies in another order than the others: computed with them or on its own.
+TEST_F(CudaExperts, ASharedExpertCanBeJoined) {
+  const Case cases[] = {{{k4, k4, k4}, 128, 192, 1, 8, 12},
+                        {{k4, k4, k4}, 192, 256, 3, 4, 8, false, 0, true, true},
+                        {{k4, k4, k4}, 64, 128, 2, 10, 12, true, 0, true, true},
+                        {{kMx, kMx, kMx}, 96, 96, 8, 4, 6}};
+  for (const Case& c : cases) {
+    Fixture apart(c, false), joined(c, false);
+    const TestExpert shared(c.formats, c.width, c.d, false, 9);
+    std::vector<std::byte> reversed;
+    ExpertLayout layout = expert_layout(shared.bound(shared.record.data()));
+    ExpertLayout::Part* parts[] = {&layout.down, &layout.up, &layout.gate};
+    const TestMatrix* matrices[] = {&shared.down, &shared.up, &shared.gate};
+    for (size_t i = 0; i < 3; ++i) {
+      reversed.resize((reversed.size() + 63) / 64 * 64);
+      parts[i]->offset = static_cast<ptrdiff_t>(reversed.size());
+      const auto bytes = std::as_bytes(std::span(matrices[i]->bytes));
+      reversed.insert(reversed.end(), bytes.begin(), bytes.end());
+    }
+    const DeviceArray<std::byte> record(reversed);
+    const DeviceBuffer scratch(mlp_scratch(layout, c.n, false), "scratch");
+    const DeviceArray<float> result(c.n * c.d);
+    mlp({.layout = layout,
+         .record = record.get(),
+         .x = apart.work.x,
+         .out = result.get(),
+         .out_stride = c.d,
+         .scratch = scratch.as()},
+        nullptr);
+    apart.sum.shared = result.get();
+    experts(apart.work, apart.table(0, 1).get(), apart.sum, nullptr);
+
+    ASSERT_TRUE(can_join(joined.work, layout));
+    joined.sum.shared = nullptr;
+    joined.work.shared = record.get();
+    joined.work.shared_layout = layout;
+    experts(joined.work, joined.table(0, 1).get(), joined.sum, nullptr);
+    EXPECT_EQ(joined.device_x.values(), apart.device_x.values()) << to_string(c.formats[0]) << " n " << c.n;
+  }
+  const Case other{{k4, k4, k4}, 256, 192, 1, 8, 12};
+  const TestExpert wider(other.formats, 512, 192, false, 9);
+  EXPECT_FALSE(can_join(Fixture(other, false).work, expert_layout(wider.bound(wider.record.data()))));
 }
 
 TEST_F(CudaExperts, PortionsChangeNothing) {
