@@ -156,18 +156,15 @@ __device__ void write_vectors(const Jobs& j, unsigned t, const float4 (&v)[kQuad
   }
 }
 
+// Sixteen sums, which other blocks have written, in the order of ops/linear.h: always the halves.
 __device__ float tree(const float* sums) {
-  float s[16];
-#pragma unroll
-  for (int q = 0; q < 4; ++q) {  // other blocks have written them
-    const float4 four = __ldcg(reinterpret_cast<const float4*>(sums) + q);
-    s[4 * q] = four.x, s[4 * q + 1] = four.y, s[4 * q + 2] = four.z, s[4 * q + 3] = four.w;
-  }
-#pragma unroll
-  for (int half = 8; half > 0; half /= 2)
-#pragma unroll
-    for (int l = 0; l < half; ++l) s[l] = __fadd_rn(s[l], s[l + half]);
-  return s[0];
+  const auto* from = reinterpret_cast<const float4*>(sums);
+  const float4 a = __ldcg(from), b = __ldcg(from + 1), c = __ldcg(from + 2), d = __ldcg(from + 3);
+  const auto add = [](float4 x, float4 y) {
+    return make_float4(__fadd_rn(x.x, y.x), __fadd_rn(x.y, y.y), __fadd_rn(x.z, y.z), __fadd_rn(x.w, y.w));
+  };
+  const float4 s = add(add(a, c), add(b, d));
+  return __fadd_rn(__fadd_rn(s.x, s.z), __fadd_rn(s.y, s.w));
 }
 
 // By the last block: sums of all rows, and the choice.

@@ -42,12 +42,30 @@ __device__ float add_bias(const PartTiles& p, const uint8_t* record, size_t row,
   return __fadd_rn(y, reinterpret_cast<const float*>(record + p.bias)[row]);
 }
 
+// A vector of floats, aligned to 16 bytes, to its staged form: by `halves` halves of warps, of which this is
+// number `half`.
+__device__ void quantise_to(const float* x, uint32_t cols, uint32_t spans, uint8_t* memory, uint32_t half,
+                            uint32_t halves) {
+  const uint32_t lane = threadIdx.x % 16;
+  auto* to = reinterpret_cast<QuantSpan*>(memory + spans * 64);
+#pragma unroll 6
+  for (uint32_t first = 0; first < spans; first += halves) {  // whole warps, as quantising wants them
+    const uint32_t s = first + half, col = s * 64 + lane * 4;
+    const float4 v = col < cols ? __ldcg(reinterpret_cast<const float4*>(x + col)) : make_float4(0, 0, 0, 0);
+    QuantSpan span;
+    const int codes = quantise_span(v, span);
+    if (s >= spans) continue;
+    reinterpret_cast<int*>(memory)[s * 16 + lane] = codes;
+    if (lane == 0) to[s] = span;
+  }
+}
+
 // -- one part of a record for each pick; vector = pick / share
 
 struct PartJob {
   PartTiles part;
   Picks picks;
-  Quantised x;
+  Quantised x;  // q null: f is quantised on the way
   const float* f;
   size_t f_stride;
   uint32_t share;
@@ -76,7 +94,12 @@ __global__ void __launch_bounds__(256) part_kernel(const __grid_constant__ PartJ
   const uint32_t spans = static_cast<uint32_t>((job.part.m.cols + 63) / 64);
   const Quantised x[] = {staged(memory, spans)};
   const auto ready = [&] {
-    stage(job.x, pick / job.share, spans, memory);
+    const size_t vector = pick / job.share;
+    if (job.x.q)
+      stage(job.x, vector, spans, memory);
+    else
+      quantise_to(job.f + vector * job.f_stride, static_cast<uint32_t>(job.part.m.cols), spans, memory,
+                  threadIdx.x / 16, 16);
     __syncthreads();
   };
   const BlockSpans blocks[] = {BlockSpans(tiles_in(job.part, record), blockIdx.y)};
@@ -232,22 +255,6 @@ struct DownJob {
 
 constexpr uint32_t kDownWarps = 9;  // at most: a usual choice of eight, and one that is joined to it
 
-// A vector of floats to its staged form, by a warp: half of it a span.
-__device__ void quantise_to(const float* x, uint32_t cols, uint32_t spans, uint8_t* memory) {
-  const uint32_t lane = threadIdx.x % 32;
-  auto* to = reinterpret_cast<QuantSpan*>(memory + spans * 64);
-#pragma unroll 6
-  for (uint32_t s = lane / 16; s < spans + lane / 16; s += 2) {  // as often for both halves
-    const uint32_t col = s * 64 + lane % 16 * 4;
-    const float4 v = col < cols ? __ldcg(reinterpret_cast<const float4*>(x + col)) : make_float4(0, 0, 0, 0);
-    QuantSpan span;
-    const int codes = quantise_span(v, span);
-    if (s >= spans) continue;
-    reinterpret_cast<int*>(memory)[s * 16 + lane % 16] = codes;
-    if (lane % 16 == 0) to[s] = span;
-  }
-}
-
 // A row of a block times a vector, by a warp: half of it takes every other span, kAhead of them at a time (a
 // multiple of four, or all). ready() as in chain_sums.
 template <class C, int kAhead, class Ready>
@@ -304,7 +311,7 @@ __global__ void __launch_bounds__(32 * kDownWarps) down_kernel(const __grid_cons
       const auto ready = [&] {
         wait_for_previous();
         quantise_to(job.hidden + size_t{token * job.each + pick.place} * job.down.m.cols,
-                    static_cast<uint32_t>(job.down.m.cols), spans, vector);
+                    static_cast<uint32_t>(job.down.m.cols), spans, vector, threadIdx.x / 16 % 2, 2);
         if (threadIdx.x % 32 == 0)
           weights[warp] = !pick.joined      ? job.weights[token * job.top_k + pick.place]
                           : sum.shared_gate ? sigmoid_value(sum.shared_gate[token])
@@ -473,6 +480,10 @@ struct FeedForward {
   bool add;
 
   bool many() const { return x.n > kFewTokens; }
+  // Down makes the int8 form of its input itself.
+  bool quantises_late() const {
+    return !many() && fused(layout, exact) && is_fast(layout.down, exact) && layout.down.cols % 4 == 0;
+  }
   Vectors hidden() const {
     const bool fast = is_fast(layout.down, exact);
     return {n_picks,          layout.gate.rows,           scratch.gate,
@@ -542,7 +553,7 @@ struct FeedForward {
                  [&](auto codes) { launch_gemm<decltype(codes), true>(g, n_tiles(), stream); });
     } else if (fused(layout, exact)) {
       gate_up_few({}, stream);
-      if (is_fast(layout.down, exact)) quantise(hidden(), stream);
+      if (is_fast(layout.down, exact) && !quantises_late()) quantise(hidden(), stream);
     } else {
       const size_t width = layout.gate.rows;
       const Quantised q{x.q, x.span};
@@ -569,7 +580,7 @@ struct FeedForward {
     } else {
       launch_part({part_tiles(layout.down),
                    picks,
-                   {scratch.q, scratch.span},
+                   {quantises_late() ? nullptr : scratch.q, scratch.span},
                    scratch.gate,
                    layout.gate.rows,
                    1,
