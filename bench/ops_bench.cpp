@@ -117,7 +117,7 @@ void add_all() {
                                                             {"mxfp4", MatrixFormat::mxfp4()},
                                                             {"bf16", MatrixFormat::plain(MatrixType::Bf16)}};
     for (const auto& [name, format] : formats)
-      for (const size_t n : {1, 4, 32, 128}) {
+      for (const size_t n : {1, 2, 4, 8, 32, 128}) {
         const bool fast = has_integer_codes(format);
         add(std::string("linear/") + name + "/" + std::to_string(n),
             [=, f = format](benchmark::State& s) { linear(s, ops, f, fast, n); });
