@@ -51,12 +51,13 @@ void WorkerPool::run_region(size_t n, Call call, void* work) {
   work_ = work;
   n_ = n;
   next_.store(0, std::memory_order_relaxed);
-  active_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
+  gate_.store(kOpen, std::memory_order_release);
   region_.fetch_add(
       1);  // sequentially consistent with sleepers_: a worker is either seen asleep or sees this
   if (sleepers_.load() > 0) region_.notify_all();
   take_items(0);
-  for (int spins = 0; active_.load(std::memory_order_acquire) > 0; ++spins) {
+  gate_.fetch_and(~kOpen, std::memory_order_relaxed);
+  for (int spins = 0; gate_.load(std::memory_order_acquire) > 0; ++spins) {
     wait_usefully();
     if (spins > kSpins / 8) sched_yield();  // the worker may be waiting for this very processor
   }
@@ -77,6 +78,13 @@ void WorkerPool::wait_usefully() {
     __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);  // never faults, whatever the address
 }
 
+bool WorkerPool::enter() {
+  uint32_t gate = gate_.load(std::memory_order_relaxed);
+  while (gate & kOpen)
+    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire)) return true;
+  return false;
+}
+
 void WorkerPool::take_items(size_t worker) {
   for (size_t i = next_.fetch_add(1, std::memory_order_relaxed); i < n_;
        i = next_.fetch_add(1, std::memory_order_relaxed))
@@ -92,10 +100,11 @@ void WorkerPool::serve(size_t worker) {
       region_.wait(seen);
       --sleepers_;
     }
-    ++seen;  // the caller starts no further region before all have left this one
     if (stop_) return;
+    seen = region_.load(std::memory_order_acquire);
+    if (!enter()) continue;  // too late, or too early by a moment: then region_ will have moved on
     take_items(worker);
-    active_.fetch_sub(1, std::memory_order_release);
+    gate_.fetch_sub(1, std::memory_order_release);
   }
 }
 

@@ -1,6 +1,7 @@
 // A fixed set of threads for short parallel regions: the caller and size() - 1 workers, each pinned to a core
 // of its own. Between regions workers spin for a moment and then sleep, so that a region costs microseconds
-// while a token is computed and nothing while the program waits. One caller at a time.
+// while a token is computed and nothing while the program waits. Nobody waits for a worker that has not come
+// by the time the last item is taken: its core may be another program's just then. One caller at a time.
 #pragma once
 
 #include <atomic>
@@ -43,13 +44,16 @@ class WorkerPool {
   void take_items(size_t worker);
   void wait_usefully();
 
-  // Of the current region: written by the caller before `region_` moves on, read by workers after.
+  bool enter();
+
+  // Of the current region: written by the caller while the gate is closed and nobody inside.
   Call call_ = nullptr;
   void* work_ = nullptr;
   size_t n_ = 0;
   alignas(64) std::atomic<uint32_t> region_ = 0;  // counts regions; workers wait for it to change
   alignas(64) std::atomic<size_t> next_ = 0;      // next item
-  alignas(64) std::atomic<uint32_t> active_ = 0;  // workers that have not finished the region
+  static constexpr uint32_t kOpen = 1u << 31;
+  alignas(64) std::atomic<uint32_t> gate_ = 0;  // kOpen while workers may enter, plus how many are inside
   alignas(64) std::atomic<uint32_t> sleepers_ = 0;
   alignas(64) std::atomic<uintptr_t> ahead_ = 0;  // what fetch_ahead was given, less what has been fetched
   std::atomic<uintptr_t> ahead_end_ = 0;
