@@ -206,7 +206,6 @@ __global__ void gate_kernel(const __grid_constant__ Job d, unsigned heads) {
              silu_value(d.z[size_t{t} * d.z_stride + at + c]);
       d.y.f[t * d.y.stride + at + c] = y[j];
     }
-    constexpr unsigned kNowhere = 0xffffffffu;
     store_quantised(make_float4(y[0], y[1], y[2], y[3]), d.y, t,
                     4 * i < (cols + 63) / 64 * 64 ? at / 4 + i : kNowhere);
   }
