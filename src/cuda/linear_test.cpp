@@ -1,7 +1,7 @@
 // The products of linear.h against the plain versions of ops/linear.h: the same bits.
 #include "cuda/linear.h"
 
-#include "cuda/device_test.h"
+#include "cuda/pointwise.h"
 #include "cuda/vectors_test.h"
 #include "ops/linear.h"
 #include "ops/test_matrix.h"
@@ -10,12 +10,6 @@ namespace moeflux::cuda {
 namespace {
 
 class CudaLinear : public OnDevice {};
-
-struct DeviceMatrix {
-  explicit DeviceMatrix(const TestMatrix& m) : bytes(m.bytes), view(m.view) { view.data = bytes.get(); }
-  DeviceArray<std::byte> bytes;
-  MatrixView view;
-};
 
 std::vector<float> reference(const TestMatrix& m, bool exact, size_t first, size_t count,
                              const std::vector<float>& x, size_t n) {
@@ -200,6 +194,37 @@ TEST_F(CudaLinear, SeveralProductsAtOnce) {
       ASSERT_EQ(y[i].values(), reference(matrices[i], i == 4, 0, matrices[i].view.rows, x, n))
           << i << " " << n;
   }
+}
+
+TEST_F(CudaLinear, MakeTheNormThemselves) {
+  for (const MatrixFormat& f :
+       {MatrixFormat::affine(4, 64), MatrixFormat::affine(8, 64), MatrixFormat::affine(4, 32)})
+    for (const size_t cols : {64, 192, 2048, 4096}) {
+      const std::vector<float> x = whole_numbers(cols, 3), w = noise_vector(cols, 5);
+      const DeviceArray<float> device_x(x), device_w(w);
+      const TestVectors h(std::vector<float>(cols), cols);
+      rms_norm(device_x.get(), cols, nullptr, device_w.get(), 1e-6f, h.vectors, nullptr);
+      const std::vector<float> normed = h.f.values();
+      std::vector<TestMatrix> matrices;
+      std::vector<DeviceMatrix> on_device;
+      std::vector<DeviceArray<float>> y;
+      std::vector<Product> products;
+      for (const size_t rows : {67, 16, 200}) {
+        matrices.emplace_back(f, rows, cols, static_cast<uint32_t>(rows));
+        on_device.emplace_back(matrices.back());
+        y.emplace_back(rows);
+        products.push_back({.w = on_device.back().view,
+                            .x = {.n = 1, .cols = cols, .stride = cols},
+                            .out = y.back().get(),
+                            .out_stride = rows,
+                            .unnormed = {device_x.get(), device_w.get(), 1e-6f}});
+      }
+      ASSERT_TRUE(can_norm(products)) << to_string(f) << " " << cols;
+      linear(products, nullptr);
+      for (size_t i = 0; i < matrices.size(); ++i)
+        ASSERT_EQ(y[i].values(), reference(matrices[i], false, 0, matrices[i].view.rows, normed, 1))
+            << to_string(f) << ", cols " << cols << ", product " << i;
+    }
 }
 
 TEST_F(CudaLinear, QuantisedVectorsAreThoseOfThePlainVersion) {
