@@ -294,7 +294,15 @@ void CudaBackend::route(Step& step, const LayerWeights& layer) {
     tap(s, "router_logits", layer.index, logits, s.n, moe.n_experts);
     cuda::route(rule, moe.n_experts, logits, s.n, s.ids, s.weights, stream_.get());
   }
-  tap_routes(s, layer.index);
+  if (holds_all()) tap_routes(s, layer.index);  // else when the host has seen them
+}
+
+// True: the tap has changed them.
+bool CudaBackend::tell_chosen(const CudaStep& s, uint64_t layer, std::span<uint32_t> ids) {
+  std::vector<float> values(ids.begin(), ids.end());
+  if (!s.tap.call({"topk_ids", layer, s.n, m_.moe.top_k, values})) return false;
+  std::ranges::transform(values, ids.begin(), [](float v) { return static_cast<uint32_t>(v); });
+  return true;
 }
 
 void CudaBackend::tap_routes(CudaStep& s, uint64_t layer) {
@@ -303,11 +311,7 @@ void CudaBackend::tap_routes(CudaStep& s, uint64_t layer) {
   std::vector<uint32_t> ids(s.n * k);
   wait();
   check_cuda(cudaMemcpy(ids.data(), s.ids, bytes, cudaMemcpyDeviceToHost), "reading routes");
-  std::vector<float> values(ids.begin(), ids.end());
-  if (s.tap.call({"topk_ids", layer, s.n, k, values})) {
-    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint32_t>(values[i]);
-    upload(s.ids, ids.data(), bytes, "changing routes");
-  }
+  if (tell_chosen(s, layer, ids)) upload(s.ids, ids.data(), bytes, "changing routes");
   tap(s, "topk_weights", layer, s.weights, s.n, k);
 }
 

@@ -71,15 +71,15 @@ const std::byte* const* CudaBackend::resident_table(uint64_t layer) {
   return table.as<const std::byte*>();
 }
 
-void CudaBackend::run_portion(const ExpertWork& work,
-                              std::span<const std::pair<uint32_t, std::byte*>> experts) {
+// Its table is pinned memory, which kernels read where it lies; each portion of a layer has one of its own.
+void CudaBackend::run_portion(const ExpertWork& work, std::span<const ExpertRecord> experts) {
   if (experts.empty()) return;
-  const size_t bytes = work.n_experts * sizeof(std::byte*);
-  std::vector<std::byte*> records(work.n_experts);
-  for (const auto& [e, record] : experts) records[e] = record;
-  std::byte* table = portion_.get(bytes);
-  upload(table, records.data(), bytes, "writing a table of experts");
-  compute_experts(work, reinterpret_cast<const std::byte* const*>(table), stream_.get());
+  if (n_portions_ == tables_of_portions_.size())
+    tables_of_portions_.emplace_back(work.n_experts * sizeof(std::byte*), "a table of experts");
+  const PinnedBuffer& table = tables_of_portions_[n_portions_++];
+  std::memset(table.as<>(), 0, table.size());
+  for (const auto& [e, record] : experts) table.as<std::byte*>()[e] = record;
+  compute_experts(work, table.as<const std::byte*>(), stream_.get());
 }
 
 void CudaBackend::copy_to(std::byte* slot, std::span<const std::byte> record) {
@@ -157,76 +157,87 @@ DeviceTierStats CudaBackend::device_tier() const {
           .host_bytes_per_s = host_bytes_per_s_};
 }
 
+// The choice, and the experts' input where the processor may need it, to the host.
+void CudaBackend::read_chosen(CudaStep& s, const LayerWeights& layer) {
+  const size_t n_ids = s.n * m_.moe.top_k, ids_bytes = n_ids * sizeof(uint32_t),
+               h_bytes = host_experts_ && s.n <= kHostTokens ? s.n * m_.d_model * sizeof(float) : 0;
+  if (chosen_.size() < ids_bytes + h_bytes) chosen_ = PinnedBuffer(ids_bytes + h_bytes, "routes");
+  check_cuda(cudaMemcpyAsync(chosen_.as<>(), s.ids, ids_bytes, cudaMemcpyDeviceToHost, stream_.get()),
+             "reading routes");
+  if (h_bytes)
+    check_cuda(
+        cudaMemcpyAsync(chosen_.as<>() + ids_bytes, s.h.f, h_bytes, cudaMemcpyDeviceToHost, stream_.get()),
+        "reading the experts' input");
+  wait();
+  const std::span ids(chosen_.as<uint32_t>(), n_ids);
+  if (s.tap.wants("topk_ids")) {
+    if (tell_chosen(s, layer.index, ids)) upload(s.ids, ids.data(), ids_bytes, "changing routes");
+    tap(s, "topk_weights", layer.index, s.weights, s.n, m_.moe.top_k);
+  }
+  s.host_ids.assign(ids.begin(), ids.end());
+}
+
 void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
   CudaStep& s = own(step);
   const MoeConfig& moe = m_.moe;
   if (holds_all()) return;
   prepare_misses(store);
-  const size_t n_ids = s.n * moe.top_k, ids_bytes = n_ids * sizeof(uint32_t),
-               h_bytes = s.n <= kHostTokens ? s.n * m_.d_model * sizeof(float) : 0;
-  if (chosen_.size() < ids_bytes + h_bytes) chosen_ = PinnedBuffer(ids_bytes + h_bytes, "routes");
-  check_cuda(cudaMemcpyAsync(chosen_.as<>(), s.ids, ids_bytes, cudaMemcpyDeviceToHost, stream_.get()),
-             "reading routes");
-  if (h_bytes && host_experts_)
-    check_cuda(
-        cudaMemcpyAsync(chosen_.as<>() + ids_bytes, s.h.f, h_bytes, cudaMemcpyDeviceToHost, stream_.get()),
-        "reading the experts' input");
-  wait();
-  in_flight_.clear();  // the device has read what they hold
-  s.host_ids.assign(chosen_.as<uint32_t>(), chosen_.as<uint32_t>() + n_ids);
+  read_chosen(s, layer);
+  in_flight_.clear();  // the device has read what they hold, and the tables and results of the layer before
+  n_portions_ = n_results_ = 0;
+  s.hits.clear();
   std::vector<bool> wanted(moe.n_experts);
   for (const uint32_t id : s.host_ids) wanted[id] = true;
   const auto use = s.batch.sweeps() ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
+  const uint64_t first = manifest_.find_layer(layer.index)->parts.front().offset;
   std::vector<ExpertKey> missing;
-  for (uint64_t e = 0; e < moe.n_experts; ++e) {
+  for (uint32_t e = 0; e < moe.n_experts; ++e) {
     if (!wanted[e]) continue;
     const ExpertKey key{layer.index, e};
-    if (!tier_.find(key)) {
+    std::byte* slot = tier_.find(key);
+    if (!slot) {
       missing.push_back(key);
-    } else if (use == ExpertStore::Use::Decode) {
-      tier_.use(key);
+      continue;
     }
+    if (use == ExpertStore::Use::Decode) tier_.use(key);
+    tier_.pin(key);  // others are copied before it is computed
+    s.hits.push_back({e, slot + first});
   }
-  if (!missing.empty()) s.demand.emplace(store, missing, use);
+  n_hits_ += s.hits.size();
+  s.n_missing = missing.size();
+  if (s.n_missing) s.demand.emplace(store, missing, use);
 }
 
-// The experts of these leases, on the processor; their results go where the device's own would be.
+// The experts of these leases, on the processor.
 void CudaBackend::compute_on_host(const CudaStep& s, const ExpertWork& work, const ExpertLayer& stored,
-                                  std::span<const ExpertStore::Lease> leases) {
+                                  std::span<const ExpertStore::Lease> leases, Elsewhere& results) {
   if (leases.empty()) return;
   const size_t d = m_.d_model;
-  std::vector<uint32_t> tokens, picks;  // sorted by expert
-  std::vector<size_t> first;
-  uint64_t bytes = 0;
-  for (const ExpertStore::Lease& lease : leases) {
-    first.push_back(picks.size());
-    bytes += lease.bytes().size();
-    for (uint32_t p = 0; p < s.host_ids.size(); ++p)
-      if (s.host_ids[p] == lease.key().expert) {
-        picks.push_back(p);
-        tokens.push_back(static_cast<uint32_t>(p / work.top_k));
-      }
-  }
-  first.push_back(picks.size());
-  // Of a layer, several calls may follow each other: each has a place of its own.
   if (results_.size() < s.host_ids.size() * d * sizeof(float))
     results_ = PinnedBuffer(s.host_ids.size() * d * sizeof(float), "results of experts");
-  float* out = results_.as<float>() + results_used_ * d;
-  results_used_ += picks.size();
+  results.results = results_.as<float>();
+  std::vector<uint32_t> tokens;  // sorted by expert
+  tokens.reserve(s.host_ids.size());
   std::vector<HostExperts::Part> parts;
-  for (size_t i = 0; i < leases.size(); ++i)
-    parts.push_back({bind_expert(stored, leases[i].bytes()), &tokens[first[i]], first[i + 1] - first[i],
-                     out + first[i] * d});
+  uint64_t bytes = 0;
+  for (const ExpertStore::Lease& lease : leases) {
+    bytes += lease.bytes().size();
+    HostExperts::Part part{bind_expert(stored, lease.bytes()), tokens.data() + tokens.size(), 0,
+                           results_.as<float>() + n_results_ * d};
+    for (size_t p = 0; p < s.host_ids.size(); ++p)
+      if (s.host_ids[p] == lease.key().expert) {
+        results.row[p] = static_cast<uint8_t>(n_results_++);
+        tokens.push_back(static_cast<uint32_t>(p / work.top_k));
+        ++part.n;
+      }
+    parts.push_back(part);
+  }
   const auto start = std::chrono::steady_clock::now();
   host_experts_->compute(
       parts, reinterpret_cast<const float*>(chosen_.as<>() + s.host_ids.size() * sizeof(uint32_t)), s.n);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   constexpr double kWeight = 0.1;  // of the newest measurement
   host_bytes_per_s_ += kWeight * (static_cast<double>(bytes) / took.count() - host_bytes_per_s_);
-  for (size_t i = 0; i < picks.size(); ++i)
-    check_cuda(cudaMemcpyAsync(expert_results(work) + picks[i] * d, out + i * d, d * sizeof(float),
-                               cudaMemcpyHostToDevice, stream_.get()),
-               "copying an expert's result");
 }
 
 void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, ExpertStore&) {
@@ -246,75 +257,75 @@ void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, Expert
     experts(work, resident_table(layer.index), sum, stream_.get());
   } else {
     group_experts(work, stream_.get());
-    compute_hits(s, work, layer);  // while the rest is on its way
-    add_shared(s, layer, sum);
-    compute_misses(s, work, layer);
-    combine_experts(work, sum, stream_.get());
+    const Elsewhere elsewhere = compute_chosen(s, work, layer, sum);
+    combine_experts(work, sum, elsewhere, stream_.get());
     s.host_ids.clear();
   }
   tap(s, "mlp", layer.index, s.x, s.n, m_.d_model);
 }
 
-void CudaBackend::compute_hits(const CudaStep& s, const ExpertWork& work, const LayerWeights& layer) {
-  const uint64_t first = manifest_.find_layer(layer.index)->parts.front().offset;
-  std::vector<bool> wanted(work.n_experts);
-  for (const uint32_t id : s.host_ids) wanted[id] = true;
-  std::vector<std::pair<uint32_t, std::byte*>> portion;
-  for (uint32_t e = 0; e < work.n_experts; ++e)
-    if (std::byte* slot = wanted[e] ? tier_.find({layer.index, e}) : nullptr)
-      portion.emplace_back(e, slot + first);
-  n_hits_ += portion.size();
-  run_portion(work, portion);
-}
-
-void CudaBackend::compute_misses(CudaStep& s, const ExpertWork& work, const LayerWeights& layer) {
-  if (!s.demand) return;
+// Copies are begun first, then come the launches, which wait for them on the device, and last the processor's
+// part.
+Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const LayerWeights& layer,
+                                      ExpertSum& sum) {
   const ExpertLayer& stored = *manifest_.find_layer(layer.index);
   const uint64_t first = stored.parts.front().offset;  // expert_layout counts from there
   const auto use = s.batch.sweeps() ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
-  std::vector<std::pair<uint32_t, std::byte*>> portion;
-  const auto flush = [&] {  // computes what has been copied; its slots may then be filled again
-    if (!portion.empty()) {
-      check_cuda(cudaEventRecord(copied_.get(), copies_.get()), "the GPU");
-      check_cuda(cudaStreamWaitEvent(stream_.get(), copied_.get()), "the GPU");
-      run_portion(work, portion);
-      portion.clear();
+  const bool divides = s.n <= kHostTokens && s.host_ids.size() <= Elsewhere::kMostPicks;
+  Elsewhere elsewhere;
+  std::ranges::fill(elsewhere.row, Elsewhere::kNot);
+  std::vector<ExpertRecord> copied;
+  bool begun = false;
+  const auto compute = [&] {  // what is on the device or on its way to it
+    if (!std::exchange(begun, true)) {
+      run_portion(work, s.hits);
+      add_shared(s, layer, sum);
     }
+    if (copied.empty()) return;
+    check_cuda(cudaEventRecord(copied_.get(), copies_.get()), "the GPU");
+    check_cuda(cudaStreamWaitEvent(stream_.get(), copied_.get()), "the GPU");
+    run_portion(work, copied);
+    copied.clear();
+  };
+  const auto free_slots = [&] {  // they are filled again only when they have been computed
+    compute();
     tier_.unpin_all();
     check_cuda(cudaEventRecord(computed_.get(), stream_.get()), "the GPU");
     check_cuda(cudaStreamWaitEvent(copies_.get(), computed_.get()), "the GPU");
   };
-  results_used_ = 0;
-  flush();  // copies wait for what still reads the slots
+  if (s.n_missing == 0 || !s.demand->any_ready()) compute();
   std::vector<ExpertStore::Lease> leases;
-  for (;;) {
+  while (s.n_missing) {
     if (!in_flight_.empty() && !s.demand->any_ready()) {  // others may be waiting for their slots
       check_cuda(cudaStreamSynchronize(copies_.get()), "copying experts");
       in_flight_.clear();
     }
-    if (!s.demand->take(leases, kPortion)) break;
-    const size_t n_host = s.n <= kHostTokens ? host_part(leases.size()) : 0,
-                 n_copied = leases.size() - n_host;
+    s.demand->take(leases, kPortion);
+    s.n_missing -= leases.size();
+    const size_t n_host = divides ? host_part(leases.size()) : 0, n_copied = leases.size() - n_host;
     for (size_t i = 0; i < n_copied; ++i) {
       const ExpertKey key = leases[i].key();
       std::byte* slot = tier_.place(key, use);
       if (!slot) {
-        flush();
+        free_slots();
         slot = tier_.place(key, use);
         check(slot, "a slot on the device");
       }
       tier_.pin(key);
       copy_to(slot, leases[i].bytes());
-      portion.emplace_back(static_cast<uint32_t>(key.expert), slot + first);
+      copied.push_back({static_cast<uint32_t>(key.expert), slot + first});
     }
+    compute();
     n_copied_ += n_copied;
     n_computed_ += n_host;
-    compute_on_host(s, work, stored, std::span(leases).subspan(n_copied));
-    flush();
+    compute_on_host(s, work, stored, std::span(leases).subspan(n_copied), elsewhere);
+    if (s.n_missing) free_slots();
     for (size_t i = 0; i < n_copied; ++i) in_flight_.push_back(std::move(leases[i]));
     leases.clear();
   }
+  tier_.unpin_all();
   s.demand.reset();
+  return elsewhere;
 }
 
 void CudaBackend::mlp(Step& step, const LayerWeights& layer) {

@@ -21,6 +21,12 @@ struct GraphKey {
   auto operator<=>(const GraphKey&) const = default;
 };
 
+// An expert and its record in device memory.
+struct ExpertRecord {
+  uint32_t expert;
+  std::byte* record;
+};
+
 struct CudaStep : Step {
   CudaStep(const Batch& b, const Tap& t) : batch(b), tap(t), n(b.tokens.size()) {}
   ~CudaStep() override;
@@ -46,11 +52,14 @@ struct CudaStep : Step {
   float* x = nullptr;  // [n, d_model]: the residual stream
   Vectors h;           // [n, d_model]: the normed input of the feed-forward part
   Rope rope{};
-  uint32_t* ids = nullptr;                    // [n, top_k]
-  float* weights = nullptr;                   // [n, top_k]
-  const float* shared_gate = nullptr;         // [n]
-  std::vector<uint32_t> host_ids;             // the same as ids, where the host steers
-  std::optional<ExpertStore::Demand> demand;  // of the experts that are not on the device
+  uint32_t* ids = nullptr;             // [n, top_k]
+  float* weights = nullptr;            // [n, top_k]
+  const float* shared_gate = nullptr;  // [n]
+  // Where the host steers, of a layer:
+  std::vector<uint32_t> host_ids;             // the same as ids
+  std::vector<ExpertRecord> hits;             // chosen experts on the device
+  size_t n_missing = 0;                       // chosen experts that are not, and not handed out yet by
+  std::optional<ExpertStore::Demand> demand;  // the store
 };
 inline CudaStep& own(Step& step) { return static_cast<CudaStep&>(step); }
 
@@ -81,6 +90,7 @@ class CudaBackend : public Backend {
   // -- taps: the stage's result goes to the host and, if the tap has changed it, back
   bool tap(const CudaStep& s, std::string_view name, uint64_t layer, float* values, size_t rows, size_t cols);
   void tap_routes(CudaStep& s, uint64_t layer);
+  bool tell_chosen(const CudaStep& s, uint64_t layer, std::span<uint32_t> ids);
   void upload(void* to, const void* from, size_t bytes, const char* what);
   void wait();  // until the device has done all that was asked of it
 
@@ -111,14 +121,14 @@ class CudaBackend : public Backend {
 
   // -- experts
   ExpertWork expert_work(CudaStep& s, const LayerWeights& layer);
-  void run_portion(const ExpertWork& work, std::span<const std::pair<uint32_t, std::byte*>> experts);
+  void run_portion(const ExpertWork& work, std::span<const ExpertRecord> experts);
   const std::byte* const* resident_table(uint64_t layer);
   void prepare_misses(ExpertStore& store);
+  void read_chosen(CudaStep& s, const LayerWeights& layer);
   size_t host_part(size_t n);
-  void compute_hits(const CudaStep& s, const ExpertWork& work, const LayerWeights& layer);
-  void compute_misses(CudaStep& s, const ExpertWork& work, const LayerWeights& layer);
+  Elsewhere compute_chosen(CudaStep& s, const ExpertWork& work, const LayerWeights& layer, ExpertSum& sum);
   void compute_on_host(const CudaStep& s, const ExpertWork& work, const ExpertLayer& stored,
-                       std::span<const ExpertStore::Lease> leases);
+                       std::span<const ExpertStore::Lease> leases, Elsewhere& results);
   void add_shared(CudaStep& s, const LayerWeights& layer, ExpertSum& sum);
   void run_mlp(const MlpWeights& w, const Vectors& x, float* out, bool add);
   void copy_to(std::byte* slot, std::span<const std::byte> record);
@@ -155,7 +165,9 @@ class CudaBackend : public Backend {
   std::vector<PinnedRange> pinned_;            // the store's slots
   std::vector<ExpertStore::Lease> in_flight_;  // their copies may still be under way
   PinnedBuffer chosen_, results_;              // ids and input of a layer; what the processor has computed
-  size_t results_used_ = 0;                    // rows of results_ in this layer
+  size_t n_results_ = 0;                       // rows of results_ in this layer
+  std::vector<PinnedBuffer> tables_of_portions_;
+  size_t n_portions_ = 0;  // of this layer
   double copy_bytes_per_s_ = 0, host_bytes_per_s_ = 0;
   uint64_t n_divisions_ = 0;
   uint64_t n_hits_ = 0, n_copied_ = 0, n_computed_ = 0;  // experts of steps
@@ -167,8 +179,7 @@ class CudaBackend : public Backend {
   };
   std::map<GraphKey, Recorded> graphs_;
   PinnedBuffer staging_, host_;
-  Scratch<std::byte> info_{moves_, "step"}, expert_scratch_{moves_, "experts"}, mlp_scratch_{moves_, "mlp"},
-      portion_{moves_, "experts"};
+  Scratch<std::byte> info_{moves_, "step"}, expert_scratch_{moves_, "experts"}, mlp_scratch_{moves_, "mlp"};
   Scratch<float> x_{moves_, "residual stream"}, rope_{moves_, "rotary table"}, raw_{moves_, "queries"},
       q_{moves_, "queries"}, k_{moves_, "keys"}, v_{moves_, "values"}, parts_{moves_, "parts of attention"},
       router_{moves_, "router"}, router_weights_{moves_, "router"}, shared_{moves_, "shared expert"},

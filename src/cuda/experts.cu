@@ -408,12 +408,24 @@ __global__ void scatter_kernel(const uint32_t* ids, uint32_t picks, Groups g) {
 
 // x[t] += sum over its picks in order, then the shared expert.
 __global__ void combine_kernel(const float* each, const float* weights, uint32_t top_k, size_t d,
-                               ExpertSum sum) {
+                               ExpertSum sum, const __grid_constant__ Elsewhere elsewhere) {
+  constexpr uint32_t kAhead = 8;  // results that are requested together: those elsewhere are far
   const size_t t = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= d) return;
   float total = 0;
-  for (uint32_t j = 0; j < top_k; ++j)
-    total = __fmaf_rn(weights[t * top_k + j], each[(t * top_k + j) * d + i], total);
+  for (uint32_t begin = 0; begin < top_k; begin += kAhead) {
+    float y[kAhead];
+#pragma unroll
+    for (uint32_t j = 0; j < kAhead; ++j) {
+      if (begin + j >= top_k) continue;
+      const size_t pick = t * top_k + begin + j;
+      const bool here = !elsewhere.results || elsewhere.row[pick] == Elsewhere::kNot;
+      y[j] = (here ? each + pick * d : elsewhere.results + elsewhere.row[pick] * d)[i];
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < kAhead; ++j)
+      if (begin + j < top_k) total = __fmaf_rn(weights[t * top_k + begin + j], y[j], total);
+  }
   if (sum.shared)
     total =
         __fmaf_rn(sum.shared_gate ? sigmoid_value(sum.shared_gate[t]) : 1.0f, sum.shared[t * d + i], total);
@@ -514,13 +526,14 @@ struct FeedForward {
     return p.bias == ExpertLayout::kNone ? nullptr : reinterpret_cast<const float*>(picks.record + p.bias);
   }
 
-  void gate_up_few(const Joined& joined, cudaStream_t stream) const {
+  // ask_for_table: it is in device memory.
+  void gate_up_few(const Joined& joined, bool ask_for_table, cudaStream_t stream) const {
     const uint32_t each = share + (joined.record ? 1 : 0);
     const dim3 grid(static_cast<unsigned>((layout.gate.rows + 15) / 16), static_cast<unsigned>(x.n * each));
     const size_t down = matrix_bytes(layout.down.format, layout.down.rows, layout.down.cols) / 16 * 16;
     const bool ahead = down * n_picks <= kMostAhead;
-    const bool whole = reinterpret_cast<uintptr_t>(picks.records) % 16 == 0;  // else not worth the trouble
-    const auto table_bytes = static_cast<uint32_t>(whole ? n_experts * sizeof(void*) / 16 * 16 : 0);
+    ask_for_table &= reinterpret_cast<uintptr_t>(picks.records) % 16 == 0;  // else not worth the trouble
+    const auto table_bytes = static_cast<uint32_t>(ask_for_table ? n_experts * sizeof(void*) / 16 * 16 : 0);
     const GateUpJob job{part_tiles(layout.gate),
                         part_tiles(layout.up),
                         picks,
@@ -552,7 +565,7 @@ struct FeedForward {
       with_codes(layout.gate.format,
                  [&](auto codes) { launch_gemm<decltype(codes), true>(g, n_tiles(), stream); });
     } else if (fused(layout, exact)) {
-      gate_up_few({}, stream);
+      gate_up_few({}, false, stream);
       if (is_fast(layout.down, exact) && !quantises_late()) quantise(hidden(), stream);
     } else {
       const size_t width = layout.gate.rows;
@@ -653,14 +666,13 @@ void compute_experts(const ExpertWork& w, const std::byte* const* records, cudaS
   feed_forward(w, records).run(stream);
 }
 
-float* expert_results(const ExpertWork& w) { return feed_forward(w, nullptr).scratch.each; }
-
-void combine_experts(const ExpertWork& w, const ExpertSum& sum, cudaStream_t stream) {
+void combine_experts(const ExpertWork& w, const ExpertSum& sum, const Elsewhere& elsewhere,
+                     cudaStream_t stream) {
   if (w.x.n == 0) return;
   const size_t d = w.layout.down.rows;
   const dim3 grid(static_cast<unsigned>((d + 255) / 256), static_cast<unsigned>(w.x.n));
   combine_kernel<<<grid, 256, 0, stream>>>(feed_forward(w, nullptr).scratch.each, w.weights,
-                                           static_cast<uint32_t>(w.top_k), d, sum);
+                                           static_cast<uint32_t>(w.top_k), d, sum, elsewhere);
   check_launch("sum of experts");
 }
 
@@ -669,12 +681,12 @@ void experts(const ExpertWork& w, const std::byte* const* records, const ExpertS
   const FeedForward f = feed_forward(w, records);
   if (f.n_picks == 0) return;
   if (few_launches(w)) {
-    Joined joined{.record = w.shared};
+    Joined joined{};
     if (w.shared) {
       const ExpertLayout& l = w.shared_layout;
       joined = {w.shared, l.gate.offset, l.up.offset, l.down.offset, l.gate.bias, l.up.bias, l.down.bias};
     }
-    f.gate_up_few(joined, stream);
+    f.gate_up_few(joined, true, stream);
     const DownJob job{part_tiles(w.layout.down),
                       f.picks,
                       f.scratch.gate,
@@ -688,7 +700,7 @@ void experts(const ExpertWork& w, const std::byte* const* records, const ExpertS
   }
   group_experts(w, stream);
   compute_experts(w, records, stream);
-  combine_experts(w, sum, stream);
+  combine_experts(w, sum, {}, stream);
 }
 
 size_t mlp_scratch(const ExpertLayout& layout, size_t n, bool exact) {

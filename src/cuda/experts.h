@@ -56,7 +56,8 @@ struct ExpertSum {
   const float* shared_gate = nullptr;  // [n]: its weight is the sigmoid of this; null: one
 };
 
-// records: [n_experts], in device memory, read when the launch runs: an expert's record, or null.
+// records: [n_experts], read when the launch runs: an expert's record, or null. In device memory; for
+// portions it may be pinned memory of the host.
 //
 // All experts there: x += sum_j weight_j * expert_j(x) (+ shared). For one token two launches.
 void experts(const ExpertWork& work, const std::byte* const* records, const ExpertSum& sum,
@@ -65,10 +66,16 @@ void experts(const ExpertWork& work, const std::byte* const* records, const Expe
 // out; over all portions each chosen expert must be there exactly once), combine once.
 void group_experts(const ExpertWork& work, cudaStream_t stream);
 void compute_experts(const ExpertWork& work, const std::byte* const* records, cudaStream_t stream);
-void combine_experts(const ExpertWork& work, const ExpertSum& sum, cudaStream_t stream);
-// [n * top_k, d_model]: where compute_experts leaves each pick's result. A pick that is computed elsewhere
-// may be written there in its place, before combine_experts.
-float* expert_results(const ExpertWork& work);
+// Picks that were computed elsewhere, and so have no record in any portion.
+struct Elsewhere {
+  static constexpr size_t kMostPicks = 64;
+  static constexpr uint8_t kNot = 255;
+  const float* results =
+      nullptr;                   // [rows, d_model], in memory that the device can read; null: there are none
+  uint8_t row[kMostPicks] = {};  // of each pick's result; kNot: it was computed here
+};
+void combine_experts(const ExpertWork& work, const ExpertSum& sum, const Elsewhere& elsewhere,
+                     cudaStream_t stream);
 
 // One feed-forward part for all tokens, as of dense layers and shared experts: out = y, or out += y.
 struct Mlp {

@@ -244,7 +244,33 @@ TEST_F(CudaExperts, PortionsChangeNothing) {
       compute_experts(f.work, table.get(), nullptr);
       check_cuda(cudaDeviceSynchronize(), "a portion");
     }
-    combine_experts(f.work, f.sum, nullptr);
+    combine_experts(f.work, f.sum, {}, nullptr);
+    ASSERT_EQ(f.device_x.values(), f.want)
+        << to_string(c.formats[0]) << " " << to_string(c.formats[2]) << " n " << c.n;
+  }
+}
+
+TEST_F(CudaExperts, ResultsMayComeFromTheHost) {
+  for (const Case& c : kCases) {
+    if (c.n * c.top_k > Elsewhere::kMostPicks) continue;
+    Fixture f(c, false);
+    group_experts(f.work, nullptr);
+    // A portion's table, too, may be the host's.
+    const PinnedBuffer table(c.n_experts * sizeof(std::byte*), "table"),
+        results(c.n * c.top_k * c.d * sizeof(float), "results");
+    for (size_t e = 0; e < c.n_experts; ++e)
+      table.as<std::byte*>()[e] = e % 3 == 1 ? nullptr : f.records[e].get();
+    compute_experts(f.work, table.as<const std::byte*>(), nullptr);
+    Elsewhere elsewhere{.results = results.as<float>()};
+    uint8_t n = 0;
+    for (size_t p = c.n * c.top_k; p-- > 0;) {
+      const bool here = f.ids[p] % 3 != 1;
+      elsewhere.row[p] = here ? Elsewhere::kNot : n;
+      if (here) continue;
+      const auto y = f.experts[f.ids[p]].compute(&f.x[p / c.top_k * c.d], false, c.clamp);
+      std::ranges::copy(y, results.as<float>() + n++ * c.d);
+    }
+    combine_experts(f.work, f.sum, elsewhere, nullptr);
     ASSERT_EQ(f.device_x.values(), f.want)
         << to_string(c.formats[0]) << " " << to_string(c.formats[2]) << " n " << c.n;
   }
