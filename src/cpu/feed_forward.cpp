@@ -5,7 +5,8 @@
 namespace moeflux {
 
 // Gate, up and activation of all inputs in one region, down in a second one.
-void FeedForward::run(std::span<const ExpertInput> inputs, const Panel& h) {
+void FeedForward::run(std::span<const ExpertInput> inputs, const Panel& h,
+                      const std::function<void()>& first) {
   size_t rows = 0, width = 0;
   for (const ExpertInput& in : inputs) {
     rows += in.n;
@@ -23,7 +24,7 @@ void FeedForward::run(std::span<const ExpertInput> inputs, const Panel& h) {
     down.push_back({in.w.down.w, in.w.down.bias, hidden, nullptr, in.n, in.out, m_.d_model});
     at += in.n;
   }
-  products_.run(up);
+  products_.run(up, first);
   products_.run(down);
 }
 

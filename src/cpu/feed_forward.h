@@ -17,8 +17,8 @@ struct ExpertInput {
 class FeedForward {
  public:
   FeedForward(const ModelConfig& model, Products& products) : m_(model), products_(products) {}
-  // h: the normed input of all tokens, quantised where the precision wants it.
-  void run(std::span<const ExpertInput> inputs, const Panel& h);
+  // h: the normed input of all tokens, quantised where the precision wants it. first: see WorkerPool::run.
+  void run(std::span<const ExpertInput> inputs, const Panel& h, const std::function<void()>& first = {});
 
  private:
   const ModelConfig& m_;

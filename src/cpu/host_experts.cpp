@@ -16,7 +16,8 @@ class CpuExperts : public HostExperts {
         products_(ops_, pool_, options.precision),
         feed_forward_(model, products_) {}
 
-  void compute(std::span<const Part> parts, const float* x, size_t n_tokens) override {
+  void compute(std::span<const Part> parts, const float* x, size_t n_tokens,
+               const std::function<void()>& first) override {
     const Panel h = h_.make(n_tokens, m_.d_model);
     for (size_t t = 0; t < n_tokens; ++t) {
       float* to = const_cast<float*>(h.f) + t * h.stride;
@@ -25,7 +26,7 @@ class CpuExperts : public HostExperts {
     }
     inputs_.clear();
     for (const Part& p : parts) inputs_.push_back({p.w, m_.moe.activation, p.pick, p.n, p.out});
-    feed_forward_.run(inputs_, h);
+    feed_forward_.run(inputs_, h, first);
   }
 
  private:

@@ -32,11 +32,14 @@ void Products::cut(size_t product, size_t first_block, size_t blocks, size_t n, 
 }
 
 template <class Fn>
-void Products::each_item(size_t work, Fn fn) {
-  if (work < kWorthForking)
+void Products::each_item(size_t work, Fn fn, const std::function<void()>& first) {
+  if (work < kWorthForking) {
+    if (first) first();
     for (const Item& item : items_) fn(item);
-  else
-    pool_.run(items_.size(), [&](size_t i, size_t) { fn(items_[i]); });
+  } else {
+    pool_.run(
+        items_.size(), [&](size_t i, size_t) { fn(items_[i]); }, first);
+  }
 }
 
 void Products::run(std::span<const Product> products) {
@@ -104,21 +107,32 @@ void Products::multiply_rows(const Product& p, const Item& item) const {
   }
 }
 
-void Products::run(std::span<const GatedProduct> products) {
+// Few experts and many threads: smaller items, and the hidden vectors are quantised when they are complete.
+void Products::run(std::span<const GatedProduct> products, const std::function<void()>& first) {
   items_.clear();
+  size_t total = 0, work = 0;
+  for (const GatedProduct& p : products) {
+    total += p.w->gate.w.n_row_blocks();
+    work += 2 * p.w->gate.w.rows * p.x.cols * p.n;
+  }
+  const bool whole_spans = total >= kSpanBlocks * 4 * pool_.size();
   for (size_t i = 0; i < products.size(); ++i)
-    cut(i, 0, products[i].w->gate.w.n_row_blocks(), products[i].n, kSpanBlocks);
-  size_t work = 0;
-  for (const GatedProduct& p : products) work += 2 * p.w->gate.w.rows * p.x.cols * p.n;
-  each_item(work, [&](const Item& item) { gate(products[item.product], item); });
+    cut(i, 0, products[i].w->gate.w.n_row_blocks(), products[i].n, whole_spans ? kSpanBlocks : 1);
+  each_item(
+      work, [&](const Item& item) { gate(products[item.product], item, whole_spans); }, first);
+  if (whole_spans) return;
+  for (const GatedProduct& p : products)
+    for (size_t t = 0; quantises(p) && t < p.n; ++t)
+      ops_.quantise(p.hidden.f + t * p.hidden.stride, p.hidden, t);
 }
 
 // 64 rows of gate and up make one span of the hidden vector, which is quantised at once.
-void Products::gate(const GatedProduct& p, const Item& item) const {
+void Products::gate(const GatedProduct& p, const Item& item, bool whole_spans) const {
   alignas(64) float gates[kGateVectors * 64], ups[kGateVectors * 64];
   const Linear &gate = p.w->gate, &up = p.w->up;
   const Tiles gate_tiles = tiles_of(gate.w), up_tiles = tiles_of(up.w);
-  const size_t row = item.block * kTileRows, rows = std::min<size_t>(64, gate.w.rows - row);
+  const size_t row = item.block * kTileRows,
+               rows = std::min<size_t>(item.blocks * kTileRows, gate.w.rows - row);
   const size_t span = row / 64;
   Panel hidden = p.hidden;
   hidden.cols = rows;
@@ -138,7 +152,7 @@ void Products::gate(const GatedProduct& p, const Item& item) const {
         ops_.swiglu(g, u, rows, g);
       else
         ops_.clamped_swiglu(g, u, rows, p.clamp, g);
-      if (fast_ && has_integer_codes(p.w->down.w.format))
+      if (whole_spans && quantises(p))
         ops_.quantise(g, hidden, t + i);
       else
         std::copy_n(g, rows, const_cast<float*>(hidden.f) + (t + i) * hidden.stride + row);

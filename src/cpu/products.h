@@ -71,7 +71,8 @@ class Products {
   // Quantises all vectors of a panel, where the precision wants it.
   void quantise(const Panel& panel) const;
   void run(std::span<const Product> products);
-  void run(std::span<const GatedProduct> products);
+  // first: see WorkerPool::run.
+  void run(std::span<const GatedProduct> products, const std::function<void()>& first = {});
   bool fast() const { return fast_; }
 
  private:
@@ -82,10 +83,11 @@ class Products {
   };
   void cut(size_t product, size_t first_block, size_t blocks, size_t n, size_t per_item);
   template <class Fn>
-  void each_item(size_t work, Fn fn);
+  void each_item(size_t work, Fn fn, const std::function<void()>& first = {});
   void multiply(const Product& p, const Item& item) const;
   void multiply_rows(const Product& p, const Item& item) const;
-  void gate(const GatedProduct& p, const Item& item) const;
+  bool quantises(const GatedProduct& p) const { return fast_ && has_integer_codes(p.w->down.w.format); }
+  void gate(const GatedProduct& p, const Item& item, bool whole_spans) const;
   void multiply(const MatrixView& w, const Tiles& tiles, size_t block, size_t blocks, const Panel& x,
                 const uint32_t* pick, size_t n, bool exact, float* out, size_t stride) const;
 

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "base/threads.h"
 
@@ -46,7 +47,7 @@ WorkerPool::~WorkerPool() {
   region_.notify_all();
 }
 
-void WorkerPool::run_region(size_t n, Call call, void* work) {
+void WorkerPool::run_region(size_t n, Call call, void* work, const std::function<void()>& first) {
   call_ = call;
   work_ = work;
   n_ = n;
@@ -55,12 +56,19 @@ void WorkerPool::run_region(size_t n, Call call, void* work) {
   region_.fetch_add(
       1);  // sequentially consistent with sleepers_: a worker is either seen asleep or sees this
   if (sleepers_.load() > 0) region_.notify_all();
+  std::exception_ptr thrown;
+  if (first) try {
+      first();
+    } catch (...) {
+      thrown = std::current_exception();  // workers use what the caller holds: the region ends as always
+    }
   take_items(0);
   gate_.fetch_and(~kOpen, std::memory_order_relaxed);
   for (int spins = 0; gate_.load(std::memory_order_acquire) > 0; ++spins) {
     wait_usefully();
     if (spins > kSpins / 8) sched_yield();  // the worker may be waiting for this very processor
   }
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 void WorkerPool::fetch_ahead(const void* data, size_t bytes) {

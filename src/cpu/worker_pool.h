@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -20,17 +21,19 @@ class WorkerPool {
   size_t size() const { return workers_.size() + 1; }
 
   // Calls work(i, worker) for every i in [0, n), each once, from all threads; returns when all are done.
-  // Items are handed out in order, one at a time. work must not throw and must not call run.
+  // Items are handed out in order, one at a time. work must not throw and must not call run. `first`, where
+  // it is given, is called by the caller before it takes items, while the workers have begun; it may throw.
   template <class Work>
-  void run(size_t n, Work&& work) {
+  void run(size_t n, Work&& work, const std::function<void()>& first = {}) {
     if (n <= 1 || workers_.empty()) {
+      if (first) first();
       for (size_t i = 0; i < n; ++i) work(i, size_t{0});
       return;
     }
     using Fn = std::remove_reference_t<Work>;
     run_region(
         n, [](void* w, size_t i, size_t worker) { (*static_cast<Fn*>(w))(i, worker); },
-        const_cast<void*>(static_cast<const void*>(&work)));
+        const_cast<void*>(static_cast<const void*>(&work)), first);
   }
 
   // What will be read soon: threads that wait for others bring it into the cache meanwhile. A hint; a later
@@ -39,7 +42,7 @@ class WorkerPool {
 
  private:
   using Call = void (*)(void* work, size_t item, size_t worker);
-  void run_region(size_t n, Call call, void* work);
+  void run_region(size_t n, Call call, void* work, const std::function<void()>& first);
   void serve(size_t worker);
   void take_items(size_t worker);
   void wait_usefully();

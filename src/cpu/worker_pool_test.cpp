@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <stdexcept>
 
 namespace moeflux {
 namespace {
@@ -31,6 +33,35 @@ TEST(WorkerPoolThreads, WorksAfterSleepingAndEndsWhileAsleep) {
     EXPECT_EQ(std::accumulate(out.begin(), out.end(), size_t{0}), 4950u);
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
+TEST(WorkerPoolThreads, WhatComesFirstIsCalledOnceByTheCaller) {
+  for (const size_t threads : {1, 2, 5})
+    for (const size_t n : {0, 1, 50}) {
+      WorkerPool pool(threads);
+      const auto caller = std::this_thread::get_id();
+      int calls = 0;
+      std::vector<int> seen(n);
+      pool.run(
+          n, [&](size_t i, size_t) { ++seen[i]; },
+          [&] {
+            ++calls;
+            EXPECT_EQ(std::this_thread::get_id(), caller);
+          });
+      EXPECT_EQ(calls, 1);
+      EXPECT_EQ(std::ranges::count(seen, 1), static_cast<ptrdiff_t>(n));
+    }
+}
+
+TEST(WorkerPoolThreads, WhatComesFirstMayThrowAndNothingIsLost) {
+  WorkerPool pool(3);
+  for (int round = 0; round < 100; ++round) {
+    std::vector<int> seen(40);
+    EXPECT_THROW(pool.run(
+                     40, [&](size_t i, size_t) { ++seen[i]; }, [] { throw std::runtime_error("first"); }),
+                 std::runtime_error);
+    EXPECT_EQ(std::ranges::count(seen, 1), 40);
+  }
 }
 
 }  // namespace

@@ -74,7 +74,8 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
       chunk_(options.chunk),
       stream_((refuse_sizes(model), open_device(), make_stream())),
       copies_(make_stream()),
-      copied_(make_event()),
+      copying_(make_timed_event()),
+      copied_(make_timed_event()),
       computed_(make_event()),
       weights_(resident.size(), "resident weights"),
       inv_freq_(model.rope.inv_freq.size() * sizeof(float), "rotary frequencies"),
@@ -125,11 +126,10 @@ CudaStep::~CudaStep() {
   if (graph) cudaGraphDestroy(graph);
 }
 
+// A tap of routes that may not be told late looks at a step only where the host does not steer it.
 std::optional<GraphKey> CudaBackend::graph_key(const CudaStep& s) const {
-  const bool looked_at = s.tap.call && !(s.tap.only_routes && s.tap.late);
-  if (!s.each_one() || looked_at || s.n > kMostGraphTokens || s.batch.logit_rows.size() != s.n ||
-      !holds_all())
-    return {};
+  const bool looked_at = s.tap.call && !(s.tap.only_routes && (s.tap.late || !holds_all()));
+  if (!s.each_one() || looked_at || s.n > kMostGraphTokens || s.batch.logit_rows.size() != s.n) return {};
   return GraphKey{s.n, context_bucket(s)};
 }
 
@@ -137,21 +137,50 @@ std::optional<GraphKey> CudaBackend::graph_key(const CudaStep& s) const {
 // long as that stays where it is.
 void CudaBackend::choose_mode(CudaStep& s) {
   const std::optional<GraphKey> key = graph_key(s);
-  if (!key) return;
+  if (!key || !holds_all()) return;
   s.key = *key;
   const auto it = graphs_.find(*key);
   if (it == graphs_.end() || it->second.moves != moves_.count) return;
   s.mode = it->second.graph ? CudaStep::Mode::Replay : CudaStep::Mode::Record;
 }
 
-void CudaBackend::finish_recording(CudaStep& s) {
+void CudaBackend::begin_recording(CudaStep& s) {
+  check_cuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "recording a step");
+  s.recording = stream_.get();
+}
+
+Graph CudaBackend::finish_recording(CudaStep& s) {
   cudaGraph_t graph = nullptr;
   check_cuda(cudaStreamEndCapture(std::exchange(s.recording, nullptr), &graph), "recording a step");
   cudaGraphExec_t ready = nullptr;
   const cudaError_t result = cudaGraphInstantiate(&ready, graph, 0);
   cudaGraphDestroy(graph);
   check_cuda(result, "making a graph of a step");
-  graphs_[s.key] = {Graph(ready), moves_.count};
+  return Graph(ready);
+}
+
+// The same for a layer, in a step that is not recorded as a whole.
+void CudaBackend::choose_layer_mode(CudaStep& s, const LayerWeights& layer) {
+  s.layer_mode = CudaStep::Mode::Eager;
+  s.layer_key.reset();
+  const std::optional<GraphKey> key = graph_key(s);
+  if (!key || holds_all() || !layer.config->sparse) return;
+  s.layer_key = {*key, layer.index};
+  const auto it = layers_.find(*s.layer_key);
+  if (it == layers_.end() || it->second.moves != moves_.count) return;
+  s.layer_mode = it->second.graph ? CudaStep::Mode::Replay : CudaStep::Mode::Record;
+  if (s.layer_mode == CudaStep::Mode::Record) begin_recording(s);
+}
+
+void CudaBackend::finish_layer(CudaStep& s) {
+  if (!s.layer_key) return;
+  Recorded& layer = layers_[*s.layer_key];
+  if (s.layer_mode == CudaStep::Mode::Eager) {  // the next one like it is recorded
+    layer = {Graph(), moves_.count};
+    return;
+  }
+  if (s.layer_mode == CudaStep::Mode::Record) layer = {finish_recording(s), moves_.count};
+  check_cuda(cudaGraphLaunch(layer.graph.get(), stream_.get()), "launching a layer");
 }
 
 void CudaBackend::tell_routes(const CudaStep& s) {
@@ -177,6 +206,7 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
                rows_at = ids_at + n * sizeof(uint32_t), bytes = rows_at + n_rows * sizeof(uint32_t);
   wait();             // for what still reads the step before
   tier_.unpin_all();  // of a step that failed half-way
+  timed_bytes_ = 0;
   if (staging_.size() < bytes) staging_ = PinnedBuffer(2 * bytes, "step");
   auto* tokens = staging_.as<TokenInfo>();
   auto* slices = reinterpret_cast<SliceInfo*>(staging_.as<>() + slices_at);
@@ -198,10 +228,7 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
              "copying a step's tokens");
   choose_mode(*s);
   if (s->mode == CudaStep::Mode::Replay) return s;
-  if (s->mode == CudaStep::Mode::Record) {
-    check_cuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "recording a step");
-    s->recording = stream_.get();
-  }
+  if (s->mode == CudaStep::Mode::Record) begin_recording(*s);
   s->tokens = reinterpret_cast<const TokenInfo*>(info);
   s->slices = reinterpret_cast<const SliceInfo*>(info + slices_at);
   s->token_ids = reinterpret_cast<const uint32_t*>(info + ids_at);
@@ -224,6 +251,8 @@ void CudaBackend::embed(Step& step) {
 void CudaBackend::attention(Step& step, const LayerWeights& layer) {
   CudaStep& s = own(step);
   if (s.mode == CudaStep::Mode::Replay) return;
+  choose_layer_mode(s, layer);
+  if (s.layer_mode == CudaStep::Mode::Replay) return;
   switch (layer.config->mixer) {
     case Mixer::Attention:
       grouped_attention(s, layer);
@@ -280,6 +309,7 @@ void CudaBackend::route(Step& step, const LayerWeights& layer) {
       .weights = s.weights};
   if (moe.shared_gated) entry.small[1] = {.w = on_device(layer.shared_gate), .out = gates};
   s.h = entry.h;
+  if (s.layer_mode == CudaStep::Mode::Replay) return;
   if (s.tap || !enter(entry)) {  // a tap may change the logits
     rms_norm(s.x, m_.d_model, nullptr, entry.w, m_.norm_eps, s.h, stream_.get());
     Product products[2];
@@ -329,10 +359,10 @@ void CudaBackend::logits(Step& step, std::span<float> out) {
     ++moves_.count;
   }
   if (s.mode != CudaStep::Mode::Replay) compute_logits(s);
-  if (s.mode == CudaStep::Mode::Record) finish_recording(s);
+  if (s.mode == CudaStep::Mode::Record) graphs_[s.key] = {finish_recording(s), moves_.count};
   if (s.mode != CudaStep::Mode::Eager)
     check_cuda(cudaGraphLaunch(graphs_.at(s.key).graph.get(), stream_.get()), "launching a step");
-  else if (const auto key = graph_key(s))  // the next one like it is recorded
+  else if (const auto key = graph_key(s); key && holds_all())  // the next one like it is recorded
     graphs_[*key] = {Graph(), moves_.count};
   if (n == 0) return;
   wait();

@@ -18,6 +18,7 @@ constexpr size_t kPortion = 16;            // leases that are taken at once
 constexpr size_t kHostTokens = 8;          // of a step, up to which the processor takes a part of the experts
 constexpr uint64_t kTryAgain = 16;         // divisions of missing experts between attempts
 constexpr size_t kProbeBytes = 64u << 20;  // whose copy is timed
+constexpr double kWeight = 0.1;            // of the newest measurement of a speed
 
 }  // namespace
 
@@ -109,7 +110,9 @@ void CudaBackend::load_experts(ExpertStore& store) {
       leases.clear();
     }
   }
-  if (!tier_.holds_all()) store.load_all();
+  if (tier_.holds_all()) return;
+  store.load_all();
+  prepare_misses(store);
 }
 
 // -- experts that are not on the device
@@ -161,13 +164,19 @@ DeviceTierStats CudaBackend::device_tier() const {
 void CudaBackend::read_chosen(CudaStep& s, const LayerWeights& layer) {
   const size_t n_ids = s.n * m_.moe.top_k, ids_bytes = n_ids * sizeof(uint32_t),
                h_bytes = host_experts_ && s.n <= kHostTokens ? s.n * m_.d_model * sizeof(float) : 0;
-  if (chosen_.size() < ids_bytes + h_bytes) chosen_ = PinnedBuffer(ids_bytes + h_bytes, "routes");
-  check_cuda(cudaMemcpyAsync(chosen_.as<>(), s.ids, ids_bytes, cudaMemcpyDeviceToHost, stream_.get()),
-             "reading routes");
-  if (h_bytes)
-    check_cuda(
-        cudaMemcpyAsync(chosen_.as<>() + ids_bytes, s.h.f, h_bytes, cudaMemcpyDeviceToHost, stream_.get()),
-        "reading the experts' input");
+  if (chosen_.size() < ids_bytes + h_bytes) {
+    chosen_ = PinnedBuffer(ids_bytes + h_bytes, "routes");
+    ++moves_.count;
+  }
+  if (s.layer_mode != CudaStep::Mode::Replay) {
+    check_cuda(cudaMemcpyAsync(chosen_.as<>(), s.ids, ids_bytes, cudaMemcpyDeviceToHost, stream_.get()),
+               "reading routes");
+    if (h_bytes)
+      check_cuda(
+          cudaMemcpyAsync(chosen_.as<>() + ids_bytes, s.h.f, h_bytes, cudaMemcpyDeviceToHost, stream_.get()),
+          "reading the experts' input");
+  }
+  finish_layer(s);
   wait();
   const std::span ids(chosen_.as<uint32_t>(), n_ids);
   if (s.tap.wants("topk_ids")) {
@@ -177,12 +186,23 @@ void CudaBackend::read_chosen(CudaStep& s, const LayerWeights& layer) {
   s.host_ids.assign(ids.begin(), ids.end());
 }
 
+// How fast the last copies were, which ran beside what else uses the memory. The device has done them.
+void CudaBackend::learn_copy_speed() {
+  if (timed_bytes_ == 0) return;
+  float ms = 0;
+  check_cuda(cudaEventElapsedTime(&ms, copying_.get(), copied_.get()), "timing copies");
+  const double speed = static_cast<double>(timed_bytes_) / (ms * 1e-3);
+  if (ms > 0) copy_bytes_per_s_ += kWeight * (speed - copy_bytes_per_s_);
+  timed_bytes_ = 0;
+}
+
 void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
   CudaStep& s = own(step);
   const MoeConfig& moe = m_.moe;
   if (holds_all()) return;
   prepare_misses(store);
   read_chosen(s, layer);
+  learn_copy_speed();
   in_flight_.clear();  // the device has read what they hold, and the tables and results of the layer before
   n_portions_ = n_results_ = 0;
   s.hits.clear();
@@ -208,10 +228,10 @@ void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertSto
   if (s.n_missing) s.demand.emplace(store, missing, use);
 }
 
-// The experts of these leases, on the processor.
+// The experts of these leases, on the processor; first: see HostExperts.
 void CudaBackend::compute_on_host(const CudaStep& s, const ExpertWork& work, const ExpertLayer& stored,
-                                  std::span<const ExpertStore::Lease> leases, Elsewhere& results) {
-  if (leases.empty()) return;
+                                  std::span<const ExpertStore::Lease> leases, Elsewhere& results,
+                                  const std::function<void()>& first) {
   const size_t d = m_.d_model;
   if (results_.size() < s.host_ids.size() * d * sizeof(float))
     results_ = PinnedBuffer(s.host_ids.size() * d * sizeof(float), "results of experts");
@@ -234,9 +254,9 @@ void CudaBackend::compute_on_host(const CudaStep& s, const ExpertWork& work, con
   }
   const auto start = std::chrono::steady_clock::now();
   host_experts_->compute(
-      parts, reinterpret_cast<const float*>(chosen_.as<>() + s.host_ids.size() * sizeof(uint32_t)), s.n);
+      parts, reinterpret_cast<const float*>(chosen_.as<>() + s.host_ids.size() * sizeof(uint32_t)), s.n,
+      first);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  constexpr double kWeight = 0.1;  // of the newest measurement
   host_bytes_per_s_ += kWeight * (static_cast<double>(bytes) / took.count() - host_bytes_per_s_);
 }
 
@@ -264,8 +284,8 @@ void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, Expert
   tap(s, "mlp", layer.index, s.x, s.n, m_.d_model);
 }
 
-// Copies are begun first, then come the launches, which wait for them on the device, and last the processor's
-// part.
+// Copies are begun first, then come the launches, which wait for them on the device. The processor's threads
+// have begun with their part by then.
 Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const LayerWeights& layer,
                                       ExpertSum& sum) {
   const ExpertLayer& stored = *manifest_.find_layer(layer.index);
@@ -275,13 +295,14 @@ Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const
   Elsewhere elsewhere;
   std::ranges::fill(elsewhere.row, Elsewhere::kNot);
   std::vector<ExpertRecord> copied;
-  bool begun = false;
+  bool begun = false, recorded = false;
   const auto compute = [&] {  // what is on the device or on its way to it
     if (!std::exchange(begun, true)) {
       run_portion(work, s.hits);
       add_shared(s, layer, sum);
     }
     if (copied.empty()) return;
+    if (std::exchange(recorded, true)) timed_bytes_ = 0;  // the time would be that of several portions
     check_cuda(cudaEventRecord(copied_.get(), copies_.get()), "the GPU");
     check_cuda(cudaStreamWaitEvent(stream_.get(), copied_.get()), "the GPU");
     run_portion(work, copied);
@@ -303,22 +324,30 @@ Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const
     s.demand->take(leases, kPortion);
     s.n_missing -= leases.size();
     const size_t n_host = divides ? host_part(leases.size()) : 0, n_copied = leases.size() - n_host;
-    for (size_t i = 0; i < n_copied; ++i) {
-      const ExpertKey key = leases[i].key();
-      std::byte* slot = tier_.place(key, use);
-      if (!slot) {
-        free_slots();
-        slot = tier_.place(key, use);
-        check(slot, "a slot on the device");
+    const auto copy_and_compute = [&] {
+      const bool times = !recorded && n_copied > 0;
+      if (times) check_cuda(cudaEventRecord(copying_.get(), copies_.get()), "the GPU");
+      for (size_t i = 0; i < n_copied; ++i) {
+        const ExpertKey key = leases[i].key();
+        std::byte* slot = tier_.place(key, use);
+        if (!slot) {
+          free_slots();
+          slot = tier_.place(key, use);
+          check(slot, "a slot on the device");
+        }
+        tier_.pin(key);
+        if (times) timed_bytes_ += leases[i].bytes().size();
+        copy_to(slot, leases[i].bytes());
+        copied.push_back({static_cast<uint32_t>(key.expert), slot + first});
       }
-      tier_.pin(key);
-      copy_to(slot, leases[i].bytes());
-      copied.push_back({static_cast<uint32_t>(key.expert), slot + first});
-    }
-    compute();
+      compute();
+    };
     n_copied_ += n_copied;
     n_computed_ += n_host;
-    compute_on_host(s, work, stored, std::span(leases).subspan(n_copied), elsewhere);
+    if (n_host)
+      compute_on_host(s, work, stored, std::span(leases).subspan(n_copied), elsewhere, copy_and_compute);
+    else
+      copy_and_compute();
     if (s.n_missing) free_slots();
     for (size_t i = 0; i < n_copied; ++i) in_flight_.push_back(std::move(leases[i]));
     leases.clear();

@@ -27,6 +27,13 @@ struct ExpertRecord {
   std::byte* record;
 };
 
+// A layer up to its choice, where the host steers what follows.
+struct LayerKey {
+  GraphKey step;
+  uint64_t layer;
+  auto operator<=>(const LayerKey&) const = default;
+};
+
 struct CudaStep : Step {
   CudaStep(const Batch& b, const Tap& t) : batch(b), tap(t), n(b.tokens.size()) {}
   ~CudaStep() override;
@@ -35,7 +42,9 @@ struct CudaStep : Step {
   // do nothing, and logits launches the graph of an earlier step.
   enum class Mode : uint8_t { Eager, Record, Replay } mode = Mode::Eager;
   GraphKey key{};
-  cudaStream_t recording = nullptr;  // until the capture has ended
+  cudaStream_t recording = nullptr;   // until the capture has ended
+  std::optional<LayerKey> layer_key;  // of the layer under way, where it can be recorded
+  Mode layer_mode = Mode::Eager;
 
   Batch batch;
   const Tap& tap;
@@ -97,7 +106,10 @@ class CudaBackend : public Backend {
   // -- graphs
   std::optional<GraphKey> graph_key(const CudaStep& s) const;  // nothing: the step cannot be recorded
   void choose_mode(CudaStep& s);
-  void finish_recording(CudaStep& s);
+  void begin_recording(CudaStep& s);
+  Graph finish_recording(CudaStep& s);
+  void choose_layer_mode(CudaStep& s, const LayerWeights& layer);
+  void finish_layer(CudaStep& s);  // launches what was recorded, where it was
   void compute_logits(CudaStep& s);
   void tell_routes(const CudaStep& s);  // to a tap that may be told late
 
@@ -125,10 +137,12 @@ class CudaBackend : public Backend {
   const std::byte* const* resident_table(uint64_t layer);
   void prepare_misses(ExpertStore& store);
   void read_chosen(CudaStep& s, const LayerWeights& layer);
+  void learn_copy_speed();
   size_t host_part(size_t n);
   Elsewhere compute_chosen(CudaStep& s, const ExpertWork& work, const LayerWeights& layer, ExpertSum& sum);
   void compute_on_host(const CudaStep& s, const ExpertWork& work, const ExpertLayer& stored,
-                       std::span<const ExpertStore::Lease> leases, Elsewhere& results);
+                       std::span<const ExpertStore::Lease> leases, Elsewhere& results,
+                       const std::function<void()>& first);
   void add_shared(CudaStep& s, const LayerWeights& layer, ExpertSum& sum);
   void run_mlp(const MlpWeights& w, const Vectors& x, float* out, bool add);
   void copy_to(std::byte* slot, std::span<const std::byte> record);
@@ -155,7 +169,7 @@ class CudaBackend : public Backend {
   const size_t chunk_;
 
   Stream stream_, copies_;
-  Event copied_, computed_;
+  Event copying_, copied_, computed_;  // the first two with times
   DeviceBuffer weights_, inv_freq_, counters_;
   VramTier tier_;
   std::map<uint64_t, DeviceBuffer> tables_;  // by layer: [n_experts] records, where all are on the device
@@ -169,6 +183,7 @@ class CudaBackend : public Backend {
   std::vector<PinnedBuffer> tables_of_portions_;
   size_t n_portions_ = 0;  // of this layer
   double copy_bytes_per_s_ = 0, host_bytes_per_s_ = 0;
+  uint64_t timed_bytes_ = 0;  // copied between copying_ and copied_; 0: nothing is being timed
   uint64_t n_divisions_ = 0;
   uint64_t n_hits_ = 0, n_copied_ = 0, n_computed_ = 0;  // experts of steps
 
@@ -178,6 +193,7 @@ class CudaBackend : public Backend {
     uint64_t moves = 0;  // of scratch memory, when it was recorded or, without a graph, last run
   };
   std::map<GraphKey, Recorded> graphs_;
+  std::map<LayerKey, Recorded> layers_;
   PinnedBuffer staging_, host_;
   Scratch<std::byte> info_{moves_, "step"}, expert_scratch_{moves_, "experts"}, mlp_scratch_{moves_, "mlp"};
   Scratch<float> x_{moves_, "residual stream"}, rope_{moves_, "rotary table"}, raw_{moves_, "queries"},

@@ -113,10 +113,15 @@ Stream make_stream() {
   return Stream(s);
 }
 
-Event make_event() {
+namespace {
+Event event_with(unsigned flags) {
   cudaEvent_t e = nullptr;
-  check_cuda(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "making an event");
+  check_cuda(cudaEventCreateWithFlags(&e, flags), "making an event");
   return Event(e);
 }
+}  // namespace
+
+Event make_event() { return event_with(cudaEventDisableTiming); }
+Event make_timed_event() { return event_with(cudaEventDefault); }
 
 }  // namespace moeflux::cuda

@@ -119,6 +119,7 @@ using Event = Owned<EventTraits>;
 using Graph = Owned<GraphTraits>;
 
 Stream make_stream();
-Event make_event();  // without a time: cheaper to record and to wait for
+Event make_event();        // without a time: cheaper to record and to wait for
+Event make_timed_event();  // for cudaEventElapsedTime
 
 }  // namespace moeflux::cuda

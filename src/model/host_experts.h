@@ -3,6 +3,7 @@
 // (ops/linear.h).
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "model/weights.h"
@@ -19,8 +20,10 @@ class HostExperts {
     size_t n;
     float* out;  // [n, d_model]
   };
-  // x: [n_tokens, d_model], the normed input.
-  virtual void compute(std::span<const Part> parts, const float* x, size_t n_tokens) = 0;
+  // x: [n_tokens, d_model], the normed input. `first` is called once, by the calling thread, when others have
+  // begun with the work.
+  virtual void compute(std::span<const Part> parts, const float* x, size_t n_tokens,
+                       const std::function<void()>& first) = 0;
 };
 
 }  // namespace moeflux
