@@ -142,6 +142,31 @@ TEST(StreamingFaults, StripesAreReadFromAllFolders) {
   EXPECT_THROW(Package(package, {temp.path()}), Error);
 }
 
+// Three experts are chosen every time, and so are in memory and easy to guess; the fourth is never the one
+// that was foreseen. Nothing is read for such guesses, not even to try them out.
+TEST(StreamingCache, GuessesAreJudgedByWhatIsNotInMemory) {
+  const fs::path& package = test::golden_package("qwen3_moe");
+  EngineOptions o = streaming(package, 0.5);
+  o.prefetch.mode = PrefetchOptions::Mode::Auto;
+  Engine engine(package, o);
+  const uint32_t n_experts = static_cast<uint32_t>(engine.config().moe.n_experts);
+  ASSERT_EQ(engine.config().moe.top_k, 4u);
+  uint32_t fourth = 3;
+  const Tap tap{.call =
+                    [&](const TapTensor& t) {
+                      if (t.layer == 0) fourth = fourth + 1 < n_experts ? fourth + 1 : 3;
+                      for (size_t i = 0; i < 3; ++i) t.values[i] = static_cast<float>(i);
+                      t.values[3] = static_cast<float>(fourth);
+                      return true;
+                    },
+                .only_routes = true};
+  const auto sequence = engine.make_sequence();
+  for (Token t = 0; t < 60; ++t) engine.eval(*sequence, std::vector<Token>{t}, 1, tap);
+  EXPECT_GE(engine.prefetcher().predictor().repeated().share_right(), 0.5);
+  EXPECT_GT(engine.store_stats().misses, 60u);
+  EXPECT_EQ(engine.store_stats().prefetched, 0u);
+}
+
 TEST(StreamingCache, APromptLeavesWhatDecodingUses) {
   const fs::path& package = test::golden_package("qwen3_moe");
   EngineOptions o = streaming(package, 0.5);

@@ -48,7 +48,10 @@ void Prefetcher::expect_next(Step& step, const LayerWeights& layer, const Batch&
   const size_t n_tokens = batch.tokens.size();
   if (nothing_to_read() || options_.mode == PrefetchOptions::Mode::Off) return;
   const uint32_t number = number_[layer.index];
-  if (n_tokens <= kGuessTokens) predictor_.chosen(number, backend_.chosen(step));
+  if (n_tokens <= kGuessTokens) {
+    predictor_.chosen(number, backend_.chosen(step));
+    count_right(layer, backend_.chosen(step));
+  }
   if (number + 1 == sparse_.size()) return;
   // Fewer picks than twice the experts leave a part of the layer untouched: not worth reading all of it.
   if (batch.sweeps() && n_tokens * config_.moe.top_k >= 2 * config_.moe.n_experts) {
@@ -58,6 +61,8 @@ void Prefetcher::expect_next(Step& step, const LayerWeights& layer, const Batch&
   } else if (n_tokens <= kGuessTokens && (guessing() || observing())) {
     keys_.clear();
     for (const uint32_t id : guess(step, number + 1)) add_key({sparse_[number + 1]->index, id});
+    to_read_ = keys_;
+    store_.keep_missing(to_read_);
     if (guessing()) store_.expect(keys_, ExpertStore::Use::Decode);
   }
 }
@@ -76,23 +81,24 @@ std::span<const uint32_t> Prefetcher::guess(Step& step, uint32_t next) {
 
 void Prefetcher::step_done(size_t n_tokens, double seconds) {
   if (n_tokens != 1 || nothing_to_read() || options_.mode != PrefetchOptions::Mode::Auto) return;
-  if (++n_decoded_ == kObservedTokens) judge_guesses();
+  // Guesses that are mostly wrong cannot pay, and trying them out would cost time.
+  if (++n_decoded_ == kObservedTokens) worth_a_trial_ = read_guesses_.share_right() >= kLeastShareRight;
   if (n_decoded_ == kJudgeAgain) {
     n_decoded_ = 0;
-    foreseen_before_ = predictor_.foreseen();
-    repeated_before_ = predictor_.repeated();
+    read_guesses_ = {};
   }
   if (worth_a_trial_) governor_.token_done(seconds);
 }
 
-// Guesses that are mostly wrong cannot pay, and trying them out would cost time.
-void Prefetcher::judge_guesses() {
-  const auto share = [](const PredictorStats& now, const PredictorStats& before) {
-    return PredictorStats{now.guessed - before.guessed, now.right - before.right}.share_right();
-  };
-  const double router = options_.router ? share(predictor_.foreseen(), foreseen_before_) : 0;
-  const double previous = options_.previous ? share(predictor_.repeated(), repeated_before_) : 0;
-  worth_a_trial_ = std::max(router, previous) >= kLeastShareRight;
+// What is in memory anyway is easy to guess right, and gains nothing: popular experts are there, and what
+// remains to be read may be what nobody foresees.
+void Prefetcher::count_right(const LayerWeights& layer, std::span<const uint32_t> chosen) {
+  for (const ExpertKey& key : to_read_) {
+    if (key.layer != layer.index) continue;
+    ++read_guesses_.guessed;
+    read_guesses_.right += std::ranges::find(chosen, key.expert) != chosen.end();
+  }
+  to_read_.clear();
 }
 
 }  // namespace moeflux

@@ -33,7 +33,7 @@ class Prefetcher {
  private:
   bool nothing_to_read() const { return store_.holds_all() || backend_.holds_all(); }
   bool observing() const;  // guesses are made, to see how good they are
-  void judge_guesses();
+  void count_right(const LayerWeights& layer, std::span<const uint32_t> chosen);
   void add_key(ExpertKey key);  // unless the backend holds the expert itself
   std::span<const uint32_t> guess(Step& step, uint32_t next);
 
@@ -45,8 +45,9 @@ class Prefetcher {
   std::vector<uint32_t> number_;             // by layer: its number among them
   ExpertPredictor predictor_;
   PrefetchGovernor governor_;
-  uint32_t n_decoded_ = 0;  // tokens since guesses were last judged
-  PredictorStats foreseen_before_, repeated_before_;
+  uint32_t n_decoded_ = 0;          // tokens since guesses were last judged
+  std::vector<ExpertKey> to_read_;  // guesses for the next layer that were not in memory
+  PredictorStats read_guesses_;     // of those, since guesses were last judged
   bool worth_a_trial_ = false;
   std::vector<ExpertKey> keys_;
 };

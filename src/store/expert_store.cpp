@@ -108,6 +108,14 @@ bool ExpertStore::Demand::take(std::vector<Lease>& leases, size_t most) {
   return true;
 }
 
+void ExpertStore::keep_missing(std::vector<ExpertKey>& keys) const {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(keys, [&](const ExpertKey& key) {
+    const LayerInfo& l = info(key.layer);
+    return l.cls->where[l.first + key.expert] != nullptr;
+  });
+}
+
 bool ExpertStore::Demand::any_ready() const {
   const std::lock_guard lock(store_.mutex_);
   return !ready_.empty();

@@ -124,7 +124,9 @@ class ExpertStore {
   void load_all();
 
   bool holds_all() const { return holds_all_; }  // has a slot for every expert
-  size_t slots_for(uint64_t layer) const;        // in the class of this layer's experts
+  // Of these, the ones that would have to be read: neither there nor on their way.
+  void keep_missing(std::vector<ExpertKey>& keys) const;
+  size_t slots_for(uint64_t layer) const;  // in the class of this layer's experts
   StoreStats stats() const;
   StoreSnapshot snapshot() const;
   uint64_t slot_bytes() const;
