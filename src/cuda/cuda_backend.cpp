@@ -82,8 +82,12 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
       counters_(kMostGraphTokens * std::max<size_t>(model.attention.n_heads, 1) * sizeof(uint32_t),
                 "counters"),
       tier_(manifest, options.slot_bytes, options.policy),
-      host_experts_(std::move(host)) {
+      host_experts_(std::move(host)),
+      told_(sizeof(uint32_t), "a number"),
+      told_count_(sizeof(uint32_t), "a number") {
   check_cuda(cudaMemsetAsync(counters_.as<>(), 0, counters_.size(), stream_.get()), "clearing counters");
+  check_cuda(cudaMemsetAsync(told_count_.as<>(), 0, told_count_.size(), stream_.get()), "clearing counters");
+  *told_.as<uint32_t>() = 0;
   upload(weights_.as<>(), resident.data(), resident.size(), "copying the resident weights");
   upload(inv_freq_.as<>(), model.rope.inv_freq.data(), inv_freq_.size(), "copying the rotary frequencies");
   wait();

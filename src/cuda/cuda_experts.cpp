@@ -2,6 +2,7 @@
 // kernels find the records of the chosen experts in a table. Otherwise the host sees the choice, experts on
 // the device are computed first, and the others in portions as the store hands them out.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -160,25 +161,46 @@ DeviceTierStats CudaBackend::device_tier() const {
           .host_bytes_per_s = host_bytes_per_s_};
 }
 
+// The device says by a number that a layer's choice is there. Where that takes long, an ordinary wait leaves
+// the processor to others, and reports what may have gone wrong.
+void CudaBackend::wait_until_told() {
+  constexpr auto kWatch = std::chrono::milliseconds(2);
+  const std::atomic_ref told(*told_.as<uint32_t>());
+  ++n_told_;
+  const auto start = std::chrono::steady_clock::now();
+  while (told.load(std::memory_order_acquire) != n_told_)
+    if (std::chrono::steady_clock::now() - start > kWatch) {
+      wait();
+      n_told_ = told.load(std::memory_order_acquire);
+      return;
+    }
+}
+
 // The choice, and the experts' input where the processor may need it, to the host.
 void CudaBackend::read_chosen(CudaStep& s, const LayerWeights& layer) {
-  const size_t n_ids = s.n * m_.moe.top_k, ids_bytes = n_ids * sizeof(uint32_t),
-               h_bytes = host_experts_ && s.n <= kHostTokens ? s.n * m_.d_model * sizeof(float) : 0;
-  if (chosen_.size() < ids_bytes + h_bytes) {
-    chosen_ = PinnedBuffer(ids_bytes + h_bytes, "routes");
+  const bool few = s.n <= kHostTokens;
+  const size_t n_ids = s.n * m_.moe.top_k, n_values = few && host_experts_ ? s.n * m_.d_model : 0,
+               ids_bytes = n_ids * sizeof(uint32_t), values_bytes = n_values * sizeof(float);
+  if (chosen_.size() < values_bytes + ids_bytes) {
+    chosen_ = PinnedBuffer(values_bytes + ids_bytes, "routes");
     ++moves_.count;
   }
-  if (s.layer_mode != CudaStep::Mode::Replay) {
-    check_cuda(cudaMemcpyAsync(chosen_.as<>(), s.ids, ids_bytes, cudaMemcpyDeviceToHost, stream_.get()),
+  const std::span ids(reinterpret_cast<uint32_t*>(chosen_.as<>() + values_bytes), n_ids);
+  if (s.layer_mode == CudaStep::Mode::Replay) {
+    // is in the graph
+  } else if (few) {
+    publish({s.ids, n_ids, s.h.f, n_values, ids.data(), chosen_.as<float>(), told_.as<uint32_t>(),
+             told_count_.as<uint32_t>()},
+            stream_.get());
+  } else {
+    check_cuda(cudaMemcpyAsync(ids.data(), s.ids, ids_bytes, cudaMemcpyDeviceToHost, stream_.get()),
                "reading routes");
-    if (h_bytes)
-      check_cuda(
-          cudaMemcpyAsync(chosen_.as<>() + ids_bytes, s.h.f, h_bytes, cudaMemcpyDeviceToHost, stream_.get()),
-          "reading the experts' input");
   }
   finish_layer(s);
-  wait();
-  const std::span ids(chosen_.as<uint32_t>(), n_ids);
+  if (few)
+    wait_until_told();
+  else
+    wait();
   if (s.tap.wants("topk_ids")) {
     if (tell_chosen(s, layer.index, ids)) upload(s.ids, ids.data(), ids_bytes, "changing routes");
     tap(s, "topk_weights", layer.index, s.weights, s.n, m_.moe.top_k);
@@ -190,7 +212,8 @@ void CudaBackend::read_chosen(CudaStep& s, const LayerWeights& layer) {
 void CudaBackend::learn_copy_speed() {
   if (timed_bytes_ == 0) return;
   float ms = 0;
-  check_cuda(cudaEventElapsedTime(&ms, copying_.get(), copied_.get()), "timing copies");
+  const cudaError_t result = cudaEventElapsedTime(&ms, copying_.get(), copied_.get());
+  if (result != cudaErrorNotReady) check_cuda(result, "timing copies");
   const double speed = static_cast<double>(timed_bytes_) / (ms * 1e-3);
   if (ms > 0) copy_bytes_per_s_ += kWeight * (speed - copy_bytes_per_s_);
   timed_bytes_ = 0;
@@ -253,9 +276,7 @@ void CudaBackend::compute_on_host(const CudaStep& s, const ExpertWork& work, con
     parts.push_back(part);
   }
   const auto start = std::chrono::steady_clock::now();
-  host_experts_->compute(
-      parts, reinterpret_cast<const float*>(chosen_.as<>() + s.host_ids.size() * sizeof(uint32_t)), s.n,
-      first);
+  host_experts_->compute(parts, chosen_.as<float>(), s.n, first);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   host_bytes_per_s_ += kWeight * (static_cast<double>(bytes) / took.count() - host_bytes_per_s_);
 }
@@ -284,8 +305,8 @@ void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, Expert
   tap(s, "mlp", layer.index, s.x, s.n, m_.d_model);
 }
 
-// Copies are begun first, then come the launches, which wait for them on the device. The processor's threads
-// have begun with their part by then.
+// Copies are begun first, then the processor's threads, and while they work come the launches, which wait for
+// the copies on the device.
 Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const LayerWeights& layer,
                                       ExpertSum& sum) {
   const ExpertLayer& stored = *manifest_.find_layer(layer.index);
@@ -324,30 +345,27 @@ Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const
     s.demand->take(leases, kPortion);
     s.n_missing -= leases.size();
     const size_t n_host = divides ? host_part(leases.size()) : 0, n_copied = leases.size() - n_host;
-    const auto copy_and_compute = [&] {
-      const bool times = !recorded && n_copied > 0;
-      if (times) check_cuda(cudaEventRecord(copying_.get(), copies_.get()), "the GPU");
-      for (size_t i = 0; i < n_copied; ++i) {
-        const ExpertKey key = leases[i].key();
-        std::byte* slot = tier_.place(key, use);
-        if (!slot) {
-          free_slots();
-          slot = tier_.place(key, use);
-          check(slot, "a slot on the device");
-        }
-        tier_.pin(key);
-        if (times) timed_bytes_ += leases[i].bytes().size();
-        copy_to(slot, leases[i].bytes());
-        copied.push_back({static_cast<uint32_t>(key.expert), slot + first});
+    const bool times = !recorded && n_copied > 0;
+    if (times) check_cuda(cudaEventRecord(copying_.get(), copies_.get()), "the GPU");
+    for (size_t i = 0; i < n_copied; ++i) {
+      const ExpertKey key = leases[i].key();
+      std::byte* slot = tier_.place(key, use);
+      if (!slot) {
+        free_slots();
+        slot = tier_.place(key, use);
+        check(slot, "a slot on the device");
       }
-      compute();
-    };
+      tier_.pin(key);
+      if (times) timed_bytes_ += leases[i].bytes().size();
+      copy_to(slot, leases[i].bytes());
+      copied.push_back({static_cast<uint32_t>(key.expert), slot + first});
+    }
     n_copied_ += n_copied;
     n_computed_ += n_host;
     if (n_host)
-      compute_on_host(s, work, stored, std::span(leases).subspan(n_copied), elsewhere, copy_and_compute);
+      compute_on_host(s, work, stored, std::span(leases).subspan(n_copied), elsewhere, compute);
     else
-      copy_and_compute();
+      compute();
     if (s.n_missing) free_slots();
     for (size_t i = 0; i < n_copied; ++i) in_flight_.push_back(std::move(leases[i]));
     leases.clear();

@@ -137,6 +137,7 @@ class CudaBackend : public Backend {
   const std::byte* const* resident_table(uint64_t layer);
   void prepare_misses(ExpertStore& store);
   void read_chosen(CudaStep& s, const LayerWeights& layer);
+  void wait_until_told();
   void learn_copy_speed();
   size_t host_part(size_t n);
   Elsewhere compute_chosen(CudaStep& s, const ExpertWork& work, const LayerWeights& layer, ExpertSum& sum);
@@ -178,7 +179,10 @@ class CudaBackend : public Backend {
   std::unique_ptr<HostExperts> host_experts_;  // null: all of them are copied
   std::vector<PinnedRange> pinned_;            // the store's slots
   std::vector<ExpertStore::Lease> in_flight_;  // their copies may still be under way
-  PinnedBuffer chosen_, results_;              // ids and input of a layer; what the processor has computed
+  PinnedBuffer chosen_, results_;              // input and ids of a layer; what the processor has computed
+  PinnedBuffer told_;                          // one number: how many layers of few tokens have been chosen
+  DeviceBuffer told_count_;                    // the same, where the device counts
+  uint32_t n_told_ = 0;                        // and what it must become
   size_t n_results_ = 0;                       // rows of results_ in this layer
   std::vector<PinnedBuffer> tables_of_portions_;
   size_t n_portions_ = 0;  // of this layer

@@ -68,7 +68,9 @@ void compare(const Shape& shape, const RouterRule* rule, bool with_rest) {
     enter(entry, nullptr);
     ASSERT_EQ(h.f.values(), normed) << name;
     ASSERT_EQ(h.q.values(), want_h.q.values()) << name;
-    if (with_rest) ASSERT_EQ(rest.q.values(), want_rest.q.values()) << name;
+    if (with_rest) {
+      ASSERT_EQ(rest.q.values(), want_rest.q.values()) << name;
+    }
     for (size_t i = 0; i < matrices.size(); ++i) {
       std::vector<float> want(n * rows[i]);
       linear_exact_ref(matrices[i].view, 0, rows[i], normed.data(), n, cols, want.data(), rows[i]);

@@ -40,7 +40,21 @@ __global__ void rms_norm_kernel(const float* x, size_t x_stride, const uint32_t*
   store_vector(out, t, [&](unsigned i) { return w[i] * (x[i] * inverse); });
 }
 
+__global__ void __launch_bounds__(512) publish_kernel(const __grid_constant__ Publication p) {
+  wait_for_previous();
+  for (size_t i = threadIdx.x; i < p.n_ids; i += blockDim.x) p.ids_to[i] = p.ids[i];
+#pragma unroll 4
+  for (size_t i = threadIdx.x; i < p.n_values; i += blockDim.x) p.values_to[i] = p.values[i];
+  __threadfence_system();
+  __syncthreads();
+  if (threadIdx.x == 0) *static_cast<volatile uint32_t*>(p.told) = ++*p.count;
+}
+
 }  // namespace
+
+void publish(const Publication& p, cudaStream_t stream) {
+  launch_overlapped("publish", publish_kernel, 1, 512, 0, stream, p);
+}
 
 void rope_table(const TokenInfo* tokens, size_t n, const float* inv_freq, size_t half, float scale,
                 float* cosine, float* sine, cudaStream_t stream) {

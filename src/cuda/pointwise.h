@@ -18,4 +18,18 @@ void rope_table(const TokenInfo* tokens, size_t n, const float* inv_freq, size_t
 void rms_norm(const float* x, size_t x_stride, const uint32_t* rows, const float* w, float eps,
               const Vectors& out, cudaStream_t stream);
 
+// Values that the host waits for, to pinned memory, and then a number that it watches: quicker than copies
+// and a wait for the stream.
+struct Publication {
+  const uint32_t* ids = nullptr;
+  size_t n_ids = 0;
+  const float* values = nullptr;
+  size_t n_values = 0;
+  uint32_t* ids_to = nullptr;  // pinned, as are the next two
+  float* values_to = nullptr;
+  uint32_t* told = nullptr;   // becomes *count, when all is there
+  uint32_t* count = nullptr;  // in device memory: grows by one
+};
+void publish(const Publication& p, cudaStream_t stream);
+
 }  // namespace moeflux::cuda

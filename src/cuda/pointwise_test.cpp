@@ -1,5 +1,8 @@
 #include "cuda/pointwise.h"
 
+#include <atomic>
+#include <chrono>
+
 #include "cuda/vectors_test.h"
 #include "ops/linear.h"
 #include "ops/pointwise.h"
@@ -29,6 +32,30 @@ TEST_F(CudaPointwise, NormIsTheReferencesAndIsQuantised) {
       for (size_t i = 0; i < q.q.size(); ++i)
         ASSERT_EQ(codes[t * q.q.size() + i], q.q[i]) << cols << " " << i;
     }
+  }
+}
+
+TEST_F(CudaPointwise, WhatIsPublishedIsThereWhenTheNumberIs) {
+  const DeviceArray<uint32_t> count(std::vector<uint32_t>{7});
+  const PinnedBuffer told(sizeof(uint32_t), "number"), ids_to(40 * sizeof(uint32_t), "ids"),
+      values_to(5000 * sizeof(float), "values");
+  *told.as<uint32_t>() = 7;
+  for (uint32_t round = 0; round < 20; ++round) {
+    const size_t n_ids = 1 + 2 * round, n_values = round * 250;
+    std::vector<uint32_t> ids(n_ids);
+    for (size_t i = 0; i < n_ids; ++i) ids[i] = round * 100 + static_cast<uint32_t>(i);
+    const std::vector<float> values = noise_vector(n_values, round + 1);
+    const DeviceArray<uint32_t> device_ids(ids);
+    const DeviceArray<float> device_values(values);
+    publish({device_ids.get(), n_ids, device_values.get(), n_values, ids_to.as<uint32_t>(),
+             values_to.as<float>(), told.as<uint32_t>(), count.get()},
+            nullptr);
+    const std::atomic_ref number(*told.as<uint32_t>());
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (number.load(std::memory_order_acquire) != 8 + round)
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << "round " << round;
+    EXPECT_EQ(std::vector(ids_to.as<uint32_t>(), ids_to.as<uint32_t>() + n_ids), ids);
+    EXPECT_EQ(std::vector(values_to.as<float>(), values_to.as<float>() + n_values), values);
   }
 }
 
