@@ -231,8 +231,8 @@ void fill_blocks(const StoredTensor& t, const SyntheticRule& rule, RandomBytes& 
 std::vector<float> plain_values(const StoredTensor& t, const SyntheticRule& rule) {
   std::vector<uint16_t> bits(t.rows * t.cols);
   std::string name = t.name;
-  if (name.ends_with("norm") || name.ends_with("conv1d") || name.find("pre_fc_norm") != std::string::npos)
-    name += ".weight";
+  if (name.find("pre_fc_norm") != std::string::npos) name += ".norm";  // values like those of other norms
+  if (name.ends_with("norm") || name.ends_with("conv1d")) name += ".weight";
   SyntheticRule plain = rule;
   plain.zero_centred_norms = false;  // a package holds what multiplies
   plain.fill(name, t.rows == 1 ? std::vector{t.cols} : std::vector{t.rows, t.cols}, 0, bits);
@@ -286,17 +286,18 @@ uint64_t write_expert(const PackageWriter& writer, size_t layer_index, uint64_t 
   return xxh3(record);
 }
 
-PackageLayout synthetic_layout(const SynthSource& s, const WidthOptions& width, const std::string& text) {
+PackageLayout synthetic_layout(const SynthSource& s, const WidthOptions& width, const SchemaOptions& schema,
+                               const std::string& text) {
   PackageLayout layout;
   layout.manifest.family = s.model.family;
   layout.manifest.source = text;
   const auto bf16 = MatrixFormat::plain(MatrixType::Bf16);
-  for (const TensorSpec& spec : resident_schema(s.model, {}))
+  for (const TensorSpec& spec : resident_schema(s.model, schema))
     layout.add_resident(spec, choose_format(spec, bf16, width.resident, width.group));
   const std::vector<TensorSpec> parts = expert_schema(s.model);
   std::vector<MatrixFormat> formats;
   for (const TensorSpec& p : parts) formats.push_back(choose_format(p, bf16, width.experts, width.group));
-  for (const uint64_t l : expert_layers(s.model, {}))
+  for (const uint64_t l : expert_layers(s.model, schema))
     layout.add_experts(l, parts, formats, s.model.moe.n_experts);
   layout.finish();
   return layout;
@@ -397,8 +398,9 @@ void write_synthetic_checkpoint(const fs::path& source, const fs::path& out, con
 
 Manifest write_synthetic_package(const fs::path& source, const fs::path& out, const SynthOptions& options) {
   const SynthSource s = read_synth_source(source, options, false);
-  PackageLayout layout = synthetic_layout(
-      s, options.width, fmt::format("synthetic, seed {}: random bytes for benchmarks", s.rule.seed));
+  PackageLayout layout =
+      synthetic_layout(s, options.width, {.mtp = options.mtp},
+                       fmt::format("synthetic, seed {}: random bytes for benchmarks", s.rule.seed));
   check_target(out, layout.total_bytes(), true);
   const PartialLock lock(out);
   if (fs::exists(partial_folder(out) / "journal"))

@@ -15,6 +15,7 @@ struct SynthOptions {
   std::optional<uint64_t> seed;    // default: tensors.json's, else 17
   std::optional<uint64_t> layers;  // cut the model to this many layers
   WidthOptions width;              // packages only
+  bool mtp = false;                // packages only: with a multi-token-prediction layer
   size_t threads = 0;
 };
 

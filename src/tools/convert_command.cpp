@@ -113,7 +113,7 @@ void convert(const ConvertArguments& o) {
 }
 
 void synth(const ConvertArguments& o) {
-  const SynthOptions options{o.seed, o.layers, o.width(), o.threads};
+  const SynthOptions options{o.seed, o.layers, o.width(), o.mtp, o.threads};
   const auto start = std::chrono::steady_clock::now();
   uint64_t bytes = 0;
   if (o.package) {
@@ -167,7 +167,9 @@ void add_synth_command(CLI::App& app) {
   cmd->add_option("--layers", o->layers, "Cut the model to its first N layers")->check(CLI::PositiveNumber);
   CLI::Option* package = cmd->add_flag("--package", o->package, "Write a package, not a checkpoint");
   add_width_options(*cmd, *o);
-  for (const char* name : {"--experts", "--resident", "--group"}) cmd->get_option(name)->needs(package);
+  cmd->add_flag("--mtp", o->mtp, "With a multi-token-prediction layer");
+  for (const char* name : {"--experts", "--resident", "--group", "--mtp"})
+    cmd->get_option(name)->needs(package);
   cmd->callback([o] { synth(*o); });
 }
 
