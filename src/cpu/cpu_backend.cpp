@@ -19,10 +19,11 @@ constexpr size_t kSweepLeases = 8;
 
 CpuBackend::CpuBackend(const ModelConfig& model, const ModelWeights& weights, const CpuOptions& options)
     : m_(model),
+      mtp_(mtp_config(model)),
       w_(weights),
       ops_(*options.ops),
       kv_(options.kv),
-      pages_(std::make_shared<KvPagePool>(CpuSequence::page_bytes(model, options.kv))),
+      pages_(std::make_shared<KvPagePool>(CpuSequence::page_bytes(mtp_, options.kv))),
       pool_(options.threads),
       products_(ops_, pool_, options.precision),
       feed_forward_(model, products_) {
@@ -37,6 +38,10 @@ CpuBackend::CpuBackend(const ModelConfig& model, const ModelWeights& weights, co
 
 std::unique_ptr<Sequence> CpuBackend::make_sequence(size_t capacity) {
   return std::make_unique<CpuSequence>(m_, capacity, kv_, pages_);
+}
+
+std::unique_ptr<Sequence> CpuBackend::make_mtp_sequence(size_t capacity) {
+  return w_.mtp ? std::make_unique<CpuSequence>(mtp_, capacity, kv_, pages_) : nullptr;
 }
 
 bool CpuBackend::tap(const CpuStep& s, std::string_view name, uint64_t layer, float* values, size_t rows,
@@ -89,7 +94,7 @@ void CpuBackend::fetch_ahead(const CpuStep& s, const MatrixView& w) {
 }
 
 void CpuBackend::fetch_next_layer(const CpuStep& s, const LayerWeights& layer) {
-  if (layer.index + 1 == w_.layers.size()) return fetch_ahead(s, w_.head);
+  if (s.batch.mtp() || layer.index + 1 == w_.layers.size()) return fetch_ahead(s, w_.head);
   const LayerWeights& next = w_.layers[layer.index + 1];
   const MatrixView first[] = {next.attention.q.w, next.mla.q, next.mla.q_a.w, next.delta.qkv};
   for (const MatrixView& w : first) fetch_ahead(s, w);
@@ -100,6 +105,20 @@ void CpuBackend::embed(Step& step) {
   pool_.run(s.n,
             [&](size_t t, size_t) { dequantise_row(w_.embedding, s.batch.tokens[t], s.x + t * m_.d_model); });
   tap(s, "embed", 0, s.x, s.n, m_.d_model);
+}
+
+void CpuBackend::join_hidden(Step& step) {
+  CpuStep& s = own(step);
+  const MtpWeights& w = *w_.mtp;
+  const size_t d = m_.d_model;
+  const Panel both = mixed_.make(s.n, 2 * d);
+  pool_.run(s.n, [&](size_t t, size_t) {
+    float* to = const_cast<float*>(both.f) + t * both.stride;
+    ops_.rms_norm(s.x + t * d, w.embedding_norm.data(), d, m_.norm_eps, to);
+    ops_.rms_norm(s.batch.hidden.data() + t * d, w.hidden_norm.data(), d, m_.norm_eps, to + d);
+    if (products_.fast()) ops_.quantise(to, both, t);
+  });
+  product({w.fc, {}}, both, s.x);
 }
 
 void CpuBackend::attention(Step& step, const LayerWeights& layer) {
@@ -166,7 +185,7 @@ void CpuBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertStor
   }
   std::vector<ExpertKey> keys;
   for (uint32_t e = 0; e < moe.n_experts; ++e)
-    if (first_pick_[e] < first_pick_[e + 1]) keys.push_back({layer.index, e});
+    if (first_pick_[e] < first_pick_[e + 1]) keys.push_back({layer.store_layer, e});
   s.demand.emplace(store, keys, s.batch.sweeps() ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode);
 }
 
@@ -189,7 +208,7 @@ void CpuBackend::complete_experts(Step& step, const LayerWeights& layer, ExpertS
   while (s.demand->take(leases, most)) {
     for (const ExpertStore::Lease& lease : leases) {
       const uint64_t e = lease.key().expert;
-      inputs.push_back({bind_expert(store.layer(layer.index), lease.bytes()), moe.activation,
+      inputs.push_back({bind_expert(store.layer(layer.store_layer), lease.bytes()), moe.activation,
                         &picks_[first_pick_[e]], first_pick_[e + 1] - first_pick_[e],
                         each + first_pick_[e] * d});
     }
@@ -251,10 +270,12 @@ void CpuBackend::mlp(Step& step, const LayerWeights& layer) {
 void CpuBackend::logits(Step& step, std::span<float> out) {
   CpuStep& s = own(step);
   const size_t n = s.batch.logit_rows.size(), d = m_.d_model;
-  if (s.tap) {  // sees all rows
+  const Vector weight = s.batch.mtp() ? w_.mtp->norm : w_.final_norm;
+  if (s.tap || !s.batch.final_norm.empty()) {  // all rows
     const Panel all = h_.make(s.n, d);
-    norm(s.x, s.n, w_.final_norm, m_.norm_eps, all);
+    norm(s.x, s.n, weight, m_.norm_eps, all);
     if (tap(s, "final_norm", m_.n_layers(), const_cast<float*>(all.f), s.n, d)) products_.quantise(all);
+    if (!s.batch.final_norm.empty()) std::copy_n(all.f, s.n * d, s.batch.final_norm.data());
     const Product p{w_.head, {}, all, s.batch.logit_rows.data(), n, out.data(), m_.n_vocab};
     products_.run({&p, 1});
     tap(s, "logits", m_.n_layers(), out.data(), n, m_.n_vocab);
@@ -263,7 +284,7 @@ void CpuBackend::logits(Step& step, std::span<float> out) {
   const Panel h = wanted_.make(n, d);
   pool_.run(n, [&](size_t i, size_t) {
     float* to = const_cast<float*>(h.f) + i * d;
-    ops_.rms_norm(s.x + s.batch.logit_rows[i] * d, w_.final_norm.data(), d, m_.norm_eps, to);
+    ops_.rms_norm(s.x + s.batch.logit_rows[i] * d, weight.data(), d, m_.norm_eps, to);
     if (products_.fast()) ops_.quantise(to, h, i);
   });
   const Product p{w_.head, {}, h, nullptr, n, out.data(), m_.n_vocab};

@@ -28,8 +28,10 @@ class CpuBackend : public Backend {
 
   std::string_view name() const override { return "cpu"; }
   std::unique_ptr<Sequence> make_sequence(size_t capacity) override;
+  std::unique_ptr<Sequence> make_mtp_sequence(size_t capacity) override;
   std::unique_ptr<Step> begin(const Batch& batch, const Tap& tap) override;
   void embed(Step& step) override;
+  void join_hidden(Step& step) override;
   void attention(Step& step, const LayerWeights& layer) override;
   void route(Step& step, const LayerWeights& layer) override;
   void begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) override;
@@ -82,6 +84,7 @@ class CpuBackend : public Backend {
   void attend_split(const Queries& q, size_t blocks, size_t parts);
 
   const ModelConfig& m_;
+  const ModelConfig mtp_;
   const ModelWeights& w_;
   const Ops& ops_;
   const KvType kv_;

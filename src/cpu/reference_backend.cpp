@@ -198,12 +198,16 @@ struct ReferenceStep : Step {
 class ReferenceBackend : public Backend {
  public:
   ReferenceBackend(const ModelConfig& model, const ModelWeights& weights, Precision precision)
-      : m_(model), w_(weights), fast_(precision == Precision::Fast) {}
+      : m_(model), mtp_(mtp_config(model)), w_(weights), fast_(precision == Precision::Fast) {}
 
   std::string_view name() const override { return "cpu-ref"; }
 
   std::unique_ptr<Sequence> make_sequence(size_t capacity) override {
     return std::make_unique<ReferenceSequence>(m_, capacity, fast_);
+  }
+
+  std::unique_ptr<Sequence> make_mtp_sequence(size_t capacity) override {
+    return w_.mtp ? std::make_unique<ReferenceSequence>(mtp_, capacity, fast_) : nullptr;
   }
 
   std::unique_ptr<Step> begin(const Batch& batch, const Tap& tap) override {
@@ -214,6 +218,18 @@ class ReferenceBackend : public Backend {
     auto& s = static_cast<ReferenceStep&>(step);
     for (size_t t = 0; t < s.n; ++t) dequantise_row(w_.embedding, s.batch.tokens[t], &s.x[t * m_.d_model]);
     tap(s, "embed", 0, s.x, m_.d_model);
+  }
+
+  void join_hidden(Step& step) override {
+    auto& s = static_cast<ReferenceStep&>(step);
+    const size_t d = m_.d_model;
+    Floats both(s.n * 2 * d);
+    for (size_t t = 0; t < s.n; ++t) {
+      float* to = &both[t * 2 * d];
+      rms_norm_ref({&s.x[t * d], d}, w_.mtp->embedding_norm, m_.norm_eps, to);
+      rms_norm_ref(s.batch.hidden.subspan(t * d, d), w_.mtp->hidden_norm, m_.norm_eps, to + d);
+    }
+    s.x = linear(w_.mtp->fc, both);
   }
 
   void attention(Step& step, const LayerWeights& layer) override {
@@ -269,8 +285,8 @@ class ReferenceBackend : public Backend {
     for (size_t i = 0; i < s.ids.size(); ++i) picks[s.ids[i]].push_back(i);
     Floats each(s.n * k * d);  // every pick's result, so that the sum below is in routing order
     for (const auto& [expert, indices] : picks) {
-      const ExpertStore::Lease lease = store.lease({layer.index, expert});
-      const MlpWeights weights = bind_expert(store.layer(layer.index), lease.bytes());
+      const ExpertStore::Lease lease = store.lease({layer.store_layer, expert});
+      const MlpWeights weights = bind_expert(store.layer(layer.store_layer), lease.bytes());
       Floats in(indices.size() * d);
       for (size_t i = 0; i < indices.size(); ++i) std::copy_n(&s.h[indices[i] / k * d], d, &in[i * d]);
       const Floats out = feed_forward(weights, in, m_.moe.activation);
@@ -295,8 +311,9 @@ class ReferenceBackend : public Backend {
 
   void logits(Step& step, std::span<float> out) override {
     auto& s = static_cast<ReferenceStep&>(step);
-    Floats h = norm_rows(s.x, w_.final_norm, m_.norm_eps);
+    Floats h = norm_rows(s.x, s.batch.mtp() ? w_.mtp->norm : w_.final_norm, m_.norm_eps);
     tap(s, "final_norm", m_.n_layers(), h, m_.d_model);
+    if (!s.batch.final_norm.empty()) std::ranges::copy(h, s.batch.final_norm.begin());
     for (size_t i = 0; i < s.batch.logit_rows.size(); ++i)
       linear_rows(w_.head, 0, m_.n_vocab, &h[s.batch.logit_rows[i] * m_.d_model], 1, m_.d_model,
                   &out[i * m_.n_vocab], m_.n_vocab);
@@ -557,6 +574,7 @@ class ReferenceBackend : public Backend {
   }
 
   const ModelConfig& m_;
+  const ModelConfig mtp_;
   const ModelWeights& w_;
   const bool fast_;
 };

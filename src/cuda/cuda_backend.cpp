@@ -204,6 +204,7 @@ void CudaBackend::tell_routes(const CudaStep& s) {
 // -- stages
 
 std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
+  check(batch.final_norm.empty(), "a step whose final norm nobody wants");  // it stays on the device
   auto s = std::make_unique<CudaStep>(batch, tap);
   const size_t n = s->n, n_slices = batch.slices.size(), n_rows = batch.logit_rows.size();
   const size_t slices_at = n * sizeof(TokenInfo), ids_at = slices_at + n_slices * sizeof(SliceInfo),

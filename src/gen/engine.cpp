@@ -148,13 +148,14 @@ size_t Engine::threads() const { return thread_count(options_); }
 KvType Engine::kv() const { return kv_type(options_); }
 
 std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> tokens, size_t rows,
-                                const Tap& tap) {
+                                const Tap& tap, std::vector<float>* final_norm) {
   check(rows <= tokens.size(), "logits of tokens that were given");
   if (tokens.size() > sequence.capacity() - sequence.position())
     fail(Errc::InvalidArgument, "{} tokens after {} do not fit in the context of {} (--ctx)", tokens.size(),
          sequence.position(), sequence.capacity());
   std::vector<float> logits(rows * config_.n_vocab);
-  const size_t first_row = tokens.size() - rows;
+  const size_t first_row = tokens.size() - rows, d = config_.d_model;
+  if (final_norm) final_norm->resize(tokens.size() * d);
   for (size_t at = 0; at < tokens.size(); at += options_.chunk) {
     const size_t n = std::min<size_t>(options_.chunk, tokens.size() - at);
     std::vector<uint32_t> wanted;
@@ -162,7 +163,11 @@ std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> token
     const Slice slice{&sequence, 0, n};
     const size_t done = std::max(at, first_row) - first_row;
     model_.forward(
-        {tokens.subspan(at, n), {&slice, 1}, wanted},
+        {tokens.subspan(at, n),
+         {&slice, 1},
+         wanted,
+         {},
+         final_norm ? std::span(*final_norm).subspan(at * d, n * d) : std::span<float>()},
         std::span(logits).subspan(done * config_.n_vocab * !wanted.empty(), wanted.size() * config_.n_vocab),
         tap);
   }

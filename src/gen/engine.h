@@ -64,10 +64,14 @@ class Engine {
   KvType kv() const;
   DeviceTierStats device_tier() const { return backend_->device_tier(); }
   std::unique_ptr<Sequence> make_sequence() { return backend_->make_sequence(plan_.ctx); }
+  // For steps of the multi-token-prediction layer; null where there is none or the backend cannot compute it.
+  std::unique_ptr<Sequence> make_mtp_sequence() { return backend_->make_mtp_sequence(plan_.ctx); }
+  bool has_mtp() const { return weights_.mtp.has_value(); }
 
   // Evaluates tokens of one sequence, chunk by chunk, and returns the logits of the last `rows` of them.
+  // final_norm, where not null, gets what the final norm gives for all of them.
   std::vector<float> eval(Sequence& sequence, std::span<const Token> tokens, size_t rows = 1,
-                          const Tap& tap = {});
+                          const Tap& tap = {}, std::vector<float>* final_norm = nullptr);
   // One step: tokens of several sequences, at most options().chunk together; logits:
   // [batch.logit_rows.size(), n_vocab].
   void step(const Batch& batch, std::span<float> logits, const Tap& tap = {}) {

@@ -36,6 +36,12 @@ struct Batch {
   std::span<const Token> tokens;
   std::span<const Slice> slices;         // together, in order, they cover all tokens
   std::span<const uint32_t> logit_rows;  // the tokens whose logits are wanted
+  // Not empty: a step of the multi-token-prediction layer in place of the model's, over sequences of its own;
+  // [tokens, d_model], for each token what the final norm gave for the one before.
+  std::span<const float> hidden = {};
+  std::span<float> final_norm = {};  // where not empty, gets what the final norm gives; [tokens, d_model]
+
+  bool mtp() const { return !hidden.empty(); }
 
   // It touches nearly all experts for the sake of prompts: keeping them would flush what decoding uses.
   bool sweeps() const {
@@ -88,9 +94,14 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
   virtual std::unique_ptr<Sequence> make_sequence(size_t capacity) = 0;
+  // For steps of the multi-token-prediction layer; null where there is none, or the backend cannot compute
+  // it.
+  virtual std::unique_ptr<Sequence> make_mtp_sequence(size_t) { return nullptr; }
 
   virtual std::unique_ptr<Step> begin(const Batch& batch, const Tap& tap) = 0;
   virtual void embed(Step& step) = 0;  // x = embedding[token]
+  // x = fc (norm(x) || norm(hidden)): before the multi-token-prediction layer.
+  virtual void join_hidden(Step&) { check(false, "a backend that has sequences for this layer"); }
   virtual void attention(Step& step,
                          const LayerWeights& layer) = 0;          // x += mix(norm(x)); appends to the caches
   virtual void route(Step& step, const LayerWeights& layer) = 0;  // h = norm(x); top-k per token

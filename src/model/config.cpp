@@ -346,6 +346,12 @@ bool ModelConfig::has(Mixer mixer) const {
   return std::ranges::any_of(layers, [&](const LayerConfig& l) { return l.mixer == mixer; });
 }
 
+ModelConfig mtp_config(const ModelConfig& model) {
+  ModelConfig m = model;
+  m.layers = {model.mtp};
+  return m;
+}
+
 std::string known_families() {
   std::string names;
   for (const Family& f : kFamilies) names += fmt::format("{}{}", names.empty() ? "" : ", ", f.name);
@@ -370,6 +376,7 @@ ModelConfig parse_model_config(const Json& config, const std::string& where) {
   if (act != "silu" && act != "swish")
     fail(Errc::Unsupported, "{}: hidden_act '{}' is not supported (silu is)", c.where(), act);
   parse_layers(m, family, c);
+  m.mtp.mixer = family.mixer;
   parse_attention(m, family, c);
   if (family.mixer == Mixer::Mla) parse_mla(m, c);
   if (family.hybrid) parse_delta(m, c);

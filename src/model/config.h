@@ -73,6 +73,7 @@ struct ModelConfig {
   bool zero_centred_norms = false;  // the checkpoint stores w - 1
   bool tied_embeddings = false;
   std::vector<LayerConfig> layers;
+  LayerConfig mtp;  // of the multi-token-prediction layer, where a package has it
   RopeConfig rope;
   AttentionConfig attention;
   MlaConfig mla;
@@ -85,6 +86,9 @@ struct ModelConfig {
 
 // Parses and validates; throws Error{Corrupt | Unsupported} naming `where`, the field and the numbers.
 ModelConfig parse_model_config(const Json& config, const std::string& where);
+
+// The multi-token-prediction layer as a model of its own: what its sequences are made from.
+ModelConfig mtp_config(const ModelConfig& model);
 
 // The families that can be run, for messages.
 std::string known_families();

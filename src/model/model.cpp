@@ -18,13 +18,16 @@ void Model::forward(const Batch& batch, std::span<float> logits, const Tap& tap)
     stage();
   };
   backend_.embed(*step);
-  for (const LayerWeights& layer : weights_.layers) {
-    const auto at = static_cast<int64_t>(layer.index);
+  if (batch.mtp()) traced("join_hidden", -1, [&] { backend_.join_hidden(*step); });
+  const std::span<const LayerWeights> layers =
+      batch.mtp() ? std::span(&weights_.mtp->layer, 1) : std::span(weights_.layers);
+  for (const LayerWeights& layer : layers) {
+    const auto at = static_cast<int64_t>(layer.store_layer);
     traced("attention", at, [&] { backend_.attention(*step, layer); });
     if (layer.config->sparse) {
       traced("route", at, [&] { backend_.route(*step, layer); });
       backend_.begin_experts(*step, layer, store_);
-      prefetcher_.expect_next(*step, layer, batch);
+      if (!batch.mtp()) prefetcher_.expect_next(*step, layer, batch);
       traced("experts", at, [&] { backend_.complete_experts(*step, layer, store_); });
     } else {
       traced("mlp", at, [&] { backend_.mlp(*step, layer); });
@@ -33,6 +36,7 @@ void Model::forward(const Batch& batch, std::span<float> logits, const Tap& tap)
   traced("logits", -1, [&] { backend_.logits(*step, logits); });
 
   for (const Slice& s : batch.slices) s.sequence->advance(s.count);
+  if (batch.mtp()) return;
   prefetcher_.step_done(batch.tokens.size(),
                         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
@@ -51,6 +55,9 @@ void Model::check_batch(const Batch& batch) const {
            s.sequence->position(), s.sequence->capacity());
   }
   check(next == batch.tokens.size(), "slices that cover the batch");
+  const size_t values = batch.tokens.size() * config_.d_model;
+  check(!batch.mtp() || (weights_.mtp && batch.hidden.size() == values), "a state for every token");
+  check(batch.final_norm.empty() || batch.final_norm.size() == values, "room for the final norm");
   for (const Token t : batch.tokens)
     if (t >= config_.n_vocab)
       fail(Errc::InvalidArgument, "token {} is not in the vocabulary of {}", t, config_.n_vocab);

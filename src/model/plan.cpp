@@ -29,6 +29,13 @@ void add_parameters(const ModelConfig& m, const Manifest& manifest, MemoryPlan& 
       resident + sparse * m.moe.top_k * per_expert - (m.tied_embeddings ? 0 : m.n_vocab * m.d_model);
 }
 
+// For guesses of the multi-token-prediction layer, one text at a time: its cache, and of a step's tokens what
+// the final norm gave, as it comes and as it waits, and its product's input.
+void add_mtp(const ModelConfig& m, const PlanRequest& r, MemoryPlan& plan) {
+  plan.kv_bytes = checked_add(plan.kv_bytes, sequence_bytes(mtp_config(m), plan.ctx, r.kv), "KV cache");
+  plan.overhead_bytes += std::min(r.chunk, plan.ctx) * (8 * m.d_model + panel_bytes(2 * m.d_model));
+}
+
 // With a GPU: weights, KV cache and activations first, then expert slots.
 void place_on_device(const PlanRequest& r, const Manifest& manifest, MemoryPlan& plan) {
   const uint64_t fixed = plan.resident_bytes + plan.kv_bytes + plan.overhead_bytes + kDeviceReserve;
@@ -135,6 +142,7 @@ MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const P
       step_bytes(model, std::min(r.chunk, plan.ctx), std::min(r.logit_rows, plan.ctx), r.threads) +
       kProgramBytes;
   add_parameters(model, manifest, plan);
+  if (plan.class_bytes[static_cast<size_t>(TensorClass::Mtp)] > 0 && !r.device_free) add_mtp(model, r, plan);
 
   // A decoded token touches every resident matrix once, but of the embedding one row.
   plan.token_resident_bytes = plan.resident_bytes - plan.class_bytes[static_cast<size_t>(TensorClass::Mtp)];

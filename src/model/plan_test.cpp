@@ -32,6 +32,17 @@ TEST(Plan, PartsAddUpAndBudgetsAreSlotsOnly) {
   EXPECT_EQ(p.kv_bytes, 2 * 128 * 2 * 64 * 2 + 6 * delta_state_floats(s.model) * 4);
 }
 
+TEST(Plan, AMultiTokenPredictionLayerHasACacheOfItsOwn) {
+  const Package package(test::mtp_package("qwen3_next"));
+  const Subject without;
+  const PlanRequest request{.ram = {}, .vram = {}, .ctx = 100, .max_memory = {}, .available = 1ull << 40};
+  const MemoryPlan p = make_plan(without.model, package.manifest(), request), q = without.plan(request);
+  EXPECT_EQ(p.kv_bytes - q.kv_bytes, 128 * 2 * 64 * 2u);
+  EXPECT_GT(p.overhead_bytes, q.overhead_bytes);
+  EXPECT_EQ(p.token_expert_bytes, q.token_expert_bytes);  // without guesses it takes no part
+  EXPECT_EQ(p.params_total, q.params_total);
+}
+
 TEST(Plan, WhatDoesNotFitIsRefusedOrSaid) {
   const Subject s;
   EXPECT_THROW(s.plan({.ram = {}, .vram = {}, .max_memory = {}, .available = 1 << 20}), Error);

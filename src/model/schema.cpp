@@ -127,7 +127,7 @@ class Builder {
     vector("mtp.pre_fc_norm_embedding", TensorClass::Mtp, m_.d_model);
     vector("mtp.pre_fc_norm_hidden", TensorClass::Mtp, m_.d_model);
     vector("mtp.norm", TensorClass::Mtp, m_.d_model);
-    layer(layer_prefix(m_, m_.n_layers()), {.mixer = m_.has(Mixer::Mla) ? Mixer::Mla : Mixer::Attention});
+    layer(layer_prefix(m_, m_.n_layers()), m_.mtp);
     in_mtp_ = false;
   }
 

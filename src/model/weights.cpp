@@ -52,7 +52,12 @@ class Binder {
     w.embedding = matrix("embed_tokens");
     w.head = model_.tied_embeddings ? w.embedding : matrix("lm_head");
     w.final_norm = vector("norm");
-    for (uint64_t l = 0; l < model_.n_layers(); ++l) w.layers.push_back(layer(l));
+    for (uint64_t l = 0; l < model_.n_layers(); ++l) w.layers.push_back(layer(l, model_.layers[l]));
+    if (tensors_.contains("mtp.fc")) {
+      w.mtp = {matrix("mtp.fc"), vector("mtp.pre_fc_norm_embedding"), vector("mtp.pre_fc_norm_hidden"),
+               vector("mtp.norm"), layer(model_.n_layers(), model_.mtp)};
+      w.mtp->layer.index = 0;  // its sequences hold nothing else
+    }
     return w;
   }
 
@@ -72,12 +77,12 @@ class Binder {
     return {linear(p + "gate_proj"), linear(p + "up_proj"), linear(p + "down_proj")};
   }
 
-  LayerWeights layer(uint64_t l) {
+  LayerWeights layer(uint64_t l, const LayerConfig& config) {
     const std::string p = layer_prefix(model_, l), a = p + "self_attn.", d = p + "linear_attn.",
                       m = p + "mlp.";
     LayerWeights w;
-    w.index = l;
-    w.config = &model_.layers[l];
+    w.index = w.store_layer = l;
+    w.config = &config;
     w.attn_norm = vector(p + "input_layernorm");
     w.mlp_norm = vector(p + "post_attention_layernorm");
     if (w.config->mixer == Mixer::Attention)

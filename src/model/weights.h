@@ -2,6 +2,7 @@
 // ResidentWeights, which must outlive them. Binding refuses anything missing, surplus or of another shape.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -42,7 +43,8 @@ struct MlpWeights {
 };
 
 struct LayerWeights {
-  uint64_t index = 0;
+  uint64_t index = 0;        // its place in a sequence
+  uint64_t store_layer = 0;  // the store's number for it: index, but for the multi-token-prediction layer
   const LayerConfig* config = nullptr;
   Vector attn_norm, mlp_norm;
   AttentionWeights attention;  // of the three, the one that config->mixer names is filled
@@ -55,10 +57,19 @@ struct LayerWeights {
   MatrixView shared_gate;
 };
 
+// A layer that guesses the token after the next one: from the next token and what the model's final norm gave
+// for the token before it. It shares embedding and head with the model.
+struct MtpWeights {
+  MatrixView fc;  // [d_model, 2 * d_model]: of the embedding, then of the final norm
+  Vector embedding_norm, hidden_norm, norm;
+  LayerWeights layer;
+};
+
 struct ModelWeights {
   MatrixView embedding, head;
   Vector final_norm;
   std::vector<LayerWeights> layers;
+  std::optional<MtpWeights> mtp = {};
 };
 
 // Checks the package against the schema of its config: every tensor, its shape, and that matrices are

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "base/json.h"
 #include "convert/synth.h"
 
 extern char** environ;
@@ -135,10 +136,11 @@ std::vector<std::pair<std::string, std::string>> folder_content(const fs::path& 
 namespace {
 
 // Kept as published, so that nothing is rounded.
-void convert_exactly(const fs::path& checkpoint, const fs::path& package) {
+void convert_exactly(const fs::path& checkpoint, const fs::path& package, bool mtp = false) {
   ConvertOptions options;
   options.width = {Width::Keep, Width::Keep, 64};
-  convert_package(open_source(checkpoint, package, false, true), package, options);
+  options.mtp = mtp;
+  convert_package(open_source(checkpoint, package, mtp, true), package, options);
 }
 
 }  // namespace
@@ -167,6 +169,28 @@ const fs::path& variant_package(const std::string& name) {
   write_synthetic_checkpoint(data_folder() / "variants" / name, checkpoint / name, {});
   convert_exactly(checkpoint / name, folder / name);
   return made[name] = folder / name;
+}
+
+const fs::path& mtp_checkpoint(const std::string& family) {
+  static const TempFolder folder;
+  static std::map<std::string, fs::path> made;
+  if (const auto it = made.find(family); it != made.end()) return it->second;
+  const TempFolder source;
+  for (const char* name : {"config.json", "tensors.json"})
+    fs::copy(data_folder() / "goldens" / family / name, source / name);
+  Json all = Json::parse(read_file(source / "tensors.json"));
+  all["tensors"].update(Json::parse(read_file(data_folder() / "mtp" / family / "tensors.json"))["tensors"]);
+  write_file(source / "tensors.json", all.dump());
+  write_synthetic_checkpoint(source.path(), folder / family, {});
+  return made[family] = folder / family;
+}
+
+const fs::path& mtp_package(const std::string& family) {
+  static const TempFolder folder;
+  static std::map<std::string, fs::path> made;
+  if (const auto it = made.find(family); it != made.end()) return it->second;
+  convert_exactly(mtp_checkpoint(family), folder / family, true);
+  return made[family] = folder / family;
 }
 
 const fs::path& text_package(const std::string& family, const std::string& tokenizer) {

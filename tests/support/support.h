@@ -67,6 +67,9 @@ const fs::path& golden_checkpoint(const std::string& family);
 // A package of it with everything kept as stored, made once per test process.
 const fs::path& golden_package(const std::string& family);
 const fs::path& variant_package(const std::string& name);  // the same of tests/data/variants
+// The same of a golden family with the multi-token-prediction layer of tests/data/mtp.
+const fs::path& mtp_checkpoint(const std::string& family);
+const fs::path& mtp_package(const std::string& family);
 // The same as one that has text: a tokenizer of tests/data/tokenizers, and a chat template whose turns are
 // "<|start|>ROLE\nCONTENT<|end|>"; <|end|> ends a text.
 const fs::path& text_package(const std::string& family, const std::string& tokenizer = "byte_level");
