@@ -9,8 +9,10 @@
 namespace moeflux {
 
 std::string describe(const DraftStats& s) {
+  if (s.barred) return "nothing guessed: the state of this model cannot go back on this backend";
   if (s.guessed == 0) return "";
-  return fmt::format("{} of {} guesses right{}", s.right, s.guessed,
+  return fmt::format("{} of {} guesses {}right{}", s.right, s.guessed,
+                     s.source == DraftSource::Mtp ? "of the multi-token-prediction layer " : "",
                      s.pauses ? fmt::format(", paused {} times: plain steps were faster", s.pauses) : "");
 }
 

@@ -1,7 +1,8 @@
 // Guesses of the next tokens, so that one step can evaluate several: what followed the last few tokens where
-// they stood in the text before. A guess that the sampler would not have chosen is thrown away, so that the
-// text is the one that would have been generated without; only its speed changes. Where guesses are mostly
-// wrong, or experts that wrong guesses ask for make steps slow, guessing is paused by itself.
+// they stood in the text before, or what a layer of the model says (mtp_draft.h). A guess that the sampler
+// would not have chosen is thrown away, so that the text is the one that would have been generated without;
+// only its speed changes. Where guesses are mostly wrong, or experts that wrong guesses ask for make steps
+// slow, guessing is paused by itself.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +15,20 @@
 
 namespace moeflux {
 
-struct DraftStats {
-  uint64_t steps = 0;               // that evaluated guesses
-  uint64_t guessed = 0, right = 0;  // tokens
-  uint64_t pauses = 0;              // because guessing was slower
+enum class DraftSource : uint8_t {
+  Auto,   // Mtp where package and backend have it, otherwise Ngram
+  Ngram,  // the text so far
+  Mtp     // the multi-token-prediction layer
 };
-std::string describe(const DraftStats& stats);  // for people; empty where nothing was guessed
+
+struct DraftStats {
+  DraftSource source = DraftSource::Ngram;  // of the guesses; never Auto
+  uint64_t steps = 0;                       // that evaluated guesses
+  uint64_t guessed = 0, right = 0;          // tokens
+  uint64_t pauses = 0;                      // because guessing was slower
+  bool barred = false;  // at no step could the state have gone back, so that nothing was guessed
+};
+std::string describe(const DraftStats& stats);  // for people; empty where there is nothing to say
 
 class NgramDraft {
  public:

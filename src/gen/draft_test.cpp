@@ -24,6 +24,15 @@ TEST(NgramDraft, OfAnEmptyOrShortTextNothing) {
   EXPECT_EQ(NgramDraft(std::vector<Token>{5, 5, 5}).guess(4), std::vector<Token>{5});
 }
 
+TEST(DraftStats, SayWhereGuessesCameFrom) {
+  EXPECT_EQ(describe({}), "");
+  EXPECT_EQ(describe({.barred = true}),
+            "nothing guessed: the state of this model cannot go back on this backend");
+  EXPECT_EQ(describe({.steps = 3, .guessed = 9, .right = 4}), "4 of 9 guesses right");
+  EXPECT_EQ(describe({.source = DraftSource::Mtp, .steps = 3, .guessed = 9, .right = 4}),
+            "4 of 9 guesses of the multi-token-prediction layer right");
+}
+
 TEST(DraftGovernor, PausesWhileGuessingIsSlowerAndTriesAgain) {
   DraftGovernor governor;
   EXPECT_FALSE(governor.may_guess());  // not before it knows what a plain step takes

@@ -4,23 +4,42 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "gen/mtp_draft.h"
 
 namespace moeflux {
 namespace {
 
+// Null: guesses come from the text, or there are none.
+std::unique_ptr<MtpDraft> make_mtp_draft(Engine& engine, const GenerateOptions& options) {
+  if (options.draft == 0 || options.draft_from == DraftSource::Ngram) return nullptr;
+  if (std::unique_ptr<Sequence> sequence = engine.make_mtp_sequence())
+    return std::make_unique<MtpDraft>(engine, std::move(sequence));
+  if (options.draft_from == DraftSource::Auto) return nullptr;
+  if (engine.has_mtp())
+    fail(Errc::Unsupported, "the backend {} does not compute the multi-token-prediction layer",
+         engine.options().backend);
+  fail(Errc::Unsupported,
+       "{}: there is no multi-token-prediction layer to guess tokens with; `convert --mtp` keeps that of a "
+       "checkpoint",
+       engine.package().folder().string());
+}
+
 // The logits of the prompt's last token, or nothing where a callback cancelled.
 std::optional<std::vector<float>> evaluate_prompt(Engine& engine, Sequence& sequence,
                                                   std::span<const Token> prompt,
-                                                  const GenerateOptions& options) {
+                                                  const GenerateOptions& options, MtpDraft* mtp) {
   const auto& on_prompt = options.on_prompt;
-  if (!on_prompt || prompt.size() > sequence.capacity() - sequence.position())  // eval says what is wrong
+  if ((!on_prompt && !mtp) ||
+      prompt.size() > sequence.capacity() - sequence.position())  // eval says what is wrong
     return engine.eval(sequence, prompt, 1, options.tap);
+  std::vector<float> hidden;
   std::vector<float> logits;
   for (size_t at = 0, n = 0; at < prompt.size(); at += n) {
     n = std::min<size_t>(engine.options().chunk, prompt.size() - at);
     const bool last = at + n == prompt.size();
-    logits = engine.eval(sequence, prompt.subspan(at, n), last ? 1 : 0, options.tap);
-    if (!on_prompt(at + n)) return {};
+    logits = engine.eval(sequence, prompt.subspan(at, n), last ? 1 : 0, options.tap, mtp ? &hidden : nullptr);
+    if (mtp) mtp->read(prompt.subspan(at, n), hidden);
+    if (on_prompt && !on_prompt(at + n)) return {};
   }
   return logits;
 }
@@ -29,13 +48,15 @@ std::optional<std::vector<float>> evaluate_prompt(Engine& engine, Sequence& sequ
 class DecodeLoop {
  public:
   DecodeLoop(Engine& engine, Sequence& sequence, const GenerateOptions& options, std::span<const Token> text,
-             Generation& generation, const OnToken& on_token)
+             Generation& generation, const OnToken& on_token, MtpDraft* mtp)
       : engine_(engine),
         sequence_(sequence),
         options_(options),
         generation_(generation),
-        on_token_(on_token) {
-    if (options.draft > 0) draft_.emplace(text);
+        on_token_(on_token),
+        mtp_(mtp) {
+    if (options.draft > 0 && !mtp) ngram_.emplace(text);
+    if (mtp) stats_.source = DraftSource::Mtp;
   }
 
   void run(std::vector<float> logits) {
@@ -43,14 +64,19 @@ class DecodeLoop {
     bool go_on = choose(logits, {}, new_tokens);
     while (go_on && sequence_.position() < sequence_.capacity()) {
       const auto start = std::chrono::steady_clock::now();
-      const std::vector<Token> guess = draft_ ? make_guess() : std::vector<Token>{};
+      const std::vector<Token> guess = make_guess();
       std::vector<Token> tokens{generation_.result().tokens.back()};
       tokens.insert(tokens.end(), guess.begin(), guess.end());
-      logits = engine_.eval(sequence_, tokens, tokens.size(), options_.tap);
+      const size_t before = sequence_.position();
+      logits = engine_.eval(sequence_, tokens, tokens.size(), options_.tap, mtp_ ? &hidden_ : nullptr);
       new_tokens = 0;
       go_on = choose(logits, guess, new_tokens);
+      if (mtp_ && go_on) {  // of what has stayed
+        const size_t n = sequence_.position() - before;
+        mtp_->read(std::span(tokens).first(n), std::span(hidden_).first(n * engine_.config().d_model));
+      }
       const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-      if (draft_) governor_.step_done(guess.size(), new_tokens, time.count());
+      if (options_.draft > 0) governor_.step_done(guess.size(), new_tokens, time.count());
     }
     stats_.pauses = governor_.pauses();
     generation_.guessed(stats_);
@@ -58,12 +84,16 @@ class DecodeLoop {
 
  private:
   std::vector<Token> make_guess() {
+    if (options_.draft == 0) return {};
     const size_t position = sequence_.position(), made = generation_.result().tokens.size(),
                  removable = sequence_.removable();
+    can_go_back_ |= removable >= 2;
+    stats_.barred = !can_go_back_;
     if (removable < 2) return {};  // the next token is not a guess, but comes first
     const size_t most = std::min(
         {options_.draft, sequence_.capacity() - position - 1, options_.max_tokens - made, removable - 1});
-    return most > 0 && governor_.may_guess() ? draft_->guess(most) : std::vector<Token>{};
+    if (most == 0 || !governor_.may_guess()) return {};
+    return mtp_ ? mtp_->guess(generation_.result().tokens.back(), most) : ngram_->guess(most);
   }
 
   // Row i holds the logits after the guess's first i tokens: it counts if these were all chosen. What was
@@ -77,7 +107,7 @@ class DecodeLoop {
       const std::vector<Token>& made = generation_.result().tokens;
       const bool chosen = go_on || generation_.result().stop_token == std::nullopt;
       new_tokens += chosen;
-      if (draft_ && chosen) draft_->add(made.back());
+      if (ngram_ && chosen) ngram_->add(made.back());
       if (!go_on || right == guess.size() || made.back() != guess[right]) break;
     }
     if (!guess.empty()) ++stats_.steps;
@@ -92,8 +122,11 @@ class DecodeLoop {
   const GenerateOptions& options_;
   Generation& generation_;
   const OnToken& on_token_;
-  std::optional<NgramDraft> draft_;
+  MtpDraft* const mtp_;  // where guesses come from, or
+  std::optional<NgramDraft> ngram_;
+  std::vector<float> hidden_;  // of the step under way, for mtp_
   DraftGovernor governor_;
+  bool can_go_back_ = false;  // the state could have, at some step
   DraftStats stats_;
 };
 
@@ -152,9 +185,10 @@ Generated generate(Engine& engine, Sequence& sequence, std::span<const Token> pr
   text.insert(text.end(), prompt.begin(), prompt.end());
   Generation generation(options, text, engine.config().n_vocab, choose_ops(engine.options().isa));
   if (options.max_tokens == 0) return generation.result();
-  auto logits = evaluate_prompt(engine, sequence, prompt, options);
+  const std::unique_ptr<MtpDraft> mtp = make_mtp_draft(engine, options);
+  auto logits = evaluate_prompt(engine, sequence, prompt, options, mtp.get());
   if (logits)
-    DecodeLoop(engine, sequence, options, text, generation, on_token).run(std::move(*logits));
+    DecodeLoop(engine, sequence, options, text, generation, on_token, mtp.get()).run(std::move(*logits));
   else
     generation.end(FinishReason::Cancelled);
   return generation.result();

@@ -25,7 +25,8 @@ struct GenerateOptions {
   // Told how many tokens of the prompt have been evaluated, chunk by chunk; false cancels.
   std::function<bool(size_t)> on_prompt = {};
   size_t draft = 0;  // at most so many tokens are guessed and evaluated together with the next one (draft.h)
-  Tap tap = {};      // of every evaluation
+  DraftSource draft_from = DraftSource::Auto;
+  Tap tap = {};  // of every evaluation
 };
 
 enum class FinishReason {
@@ -75,6 +76,9 @@ class Generation {
 //
 // The last new token is evaluated only if another followed or a stop token was chosen after it:
 // sequence.position() says how far the sequence has come.
+//
+// Throws Error{Unsupported} where guesses are to come from a layer that the package lacks or the backend
+// cannot compute.
 Generated generate(Engine& engine, Sequence& sequence, std::span<const Token> prompt,
                    const GenerateOptions& options, const OnToken& on_token = {},
                    std::span<const Token> earlier = {});

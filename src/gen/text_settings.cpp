@@ -24,6 +24,7 @@ GenerateOptions generate_options(const TextSettings& settings, uint64_t seed) {
   options.min_tokens = settings.min_tokens;
   options.ignore_stop_tokens = settings.ignore_eos;
   options.draft = settings.draft;
+  options.draft_from = settings.draft_from;
   return options;
 }
 

@@ -22,7 +22,8 @@ struct TextSettings {
   std::optional<size_t> max_tokens = {};
   size_t min_tokens = 0;
   bool ignore_eos = false;
-  size_t draft = 0;                   // tokens that are guessed ahead
+  size_t draft = 0;  // tokens that are guessed ahead
+  DraftSource draft_from = DraftSource::Auto;
   std::optional<uint64_t> seed = {};  // none: a new one each time
 };
 

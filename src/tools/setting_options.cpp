@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "base/error.h"
 
@@ -133,6 +134,27 @@ Setting bias_setting() {
               }};
 }
 
+Setting draft_source_setting() {
+  static const std::map<std::string, DraftSource> kNames = {
+      {"auto", DraftSource::Auto}, {"ngram", DraftSource::Ngram}, {"mtp", DraftSource::Mtp}};
+  return {.name = "draft-from",
+          .type = "auto|ngram|mtp",
+          .help =
+              "... from where the text repeats itself, or from the model's multi-token-prediction layer "
+              "(default: auto, the latter where the package has it)",
+          .set =
+              [](TextSettings& s, const std::string& text) {
+                const auto it = kNames.find(text);
+                if (it == kNames.end())
+                  fail(Errc::InvalidArgument, "'{}' is none of auto, ngram and mtp", text);
+                s.draft_from = it->second;
+              },
+          .show =
+              [](const TextSettings& s) {
+                return std::ranges::find(kNames, s.draft_from, [](const auto& n) { return n.second; })->first;
+              }};
+}
+
 // `auto&&` gives each function both its reading and its writing form.
 #define PLACE(member) \
   [](auto&& s) -> auto& { return s.member; }
@@ -144,9 +166,9 @@ std::vector<Setting> make_settings() {
                      PLACE(max_tokens)),
       count("min-tokens", "New tokens at least: the model cannot end its text before", PLACE(min_tokens)),
       flag("ignore-eos", "Never end the text, whatever the model says", PLACE(ignore_eos)),
-      count("draft",
-            "Guess up to N tokens ahead where the text repeats itself, and pause where that is slower",
+      count("draft", "Guess up to N tokens ahead and evaluate them together; pause where that is slower",
             PLACE(draft)),
+      draft_source_setting(),
       strings("stop", "End before this text (\\n is a new line); repeatable", PLACE(stop)),
       optional_count("seed", 0, "random", "Same seed, same text (default: a new one each time)", PLACE(seed)),
       number("temp", 0, 100, "Temperature; 0 takes the likeliest token", PLACE(sampler.temperature)),
