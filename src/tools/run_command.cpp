@@ -99,7 +99,7 @@ class Report {
     at_last_ = stats;
   }
 
-  void finish(const GenerationTimes& times, Json answer, const std::string& remark) {
+  void finish(const GenerationTimes& times, const DraftStats& drafts, Json answer, std::string remark) {
     log_.close();
     if (engine_.options().trace) engine_.options().trace->close();
     if (o_.json) {
@@ -110,9 +110,15 @@ class Report {
       answer["drive_bytes_per_second"] = engine_.drive().bytes_per_s;
       answer["store"] = {{"prompt", to_json(times.prefill)}, {"new_tokens", to_json(times.decode)}};
       answer["per_token"] = per_token_;
+      if (drafts.guessed > 0)
+        answer["drafts"] = {{"from", drafts.source == DraftSource::Mtp ? "mtp" : "ngram"},
+                            {"guessed", drafts.guessed},
+                            {"right", drafts.right},
+                            {"pauses", drafts.pauses}};
       write_out(answer.dump() + "\n");
     }
     std::fflush(stdout);
+    if (const std::string guesses = describe(drafts); !guesses.empty()) remark += "; " + guesses;
     const StoreStats all = engine_.store_stats();
     if (o_.stats)
       print_store_table(stderr, engine_,
@@ -191,7 +197,7 @@ void run_ids(const RunArguments& o) {
   if (!o.json) write_out("\n");
   Json answer = {{"tokens", out.tokens}, {"seed", seed}};
   if (o.logprobs) answer["logprobs"] = logprobs;
-  report.finish(timer.times(), std::move(answer),
+  report.finish(timer.times(), out.drafts, std::move(answer),
                 settings.sampler.temperature > 0 ? fmt::format("; seed {}", seed) : "");
 }
 
@@ -281,9 +287,8 @@ void run_text(const RunArguments& o) {
   view.finish();
   Json answer = o.json ? answer_json(o, view.answer(), result, seed) : Json::object();
   if (o.logprobs) answer["logprobs"] = logprobs;
-  const std::string drafts = describe(result.generated.drafts);
-  report.finish(result.times, std::move(answer),
-                describe_end(result, session, settings) + (drafts.empty() ? "" : "; " + drafts) +
+  report.finish(result.times, result.generated.drafts, std::move(answer),
+                describe_end(result, session, settings) +
                     (settings.sampler.temperature > 0 ? fmt::format("; seed {}", seed) : ""));
   if (result.generated.finish == FinishReason::Cancelled) throw Interrupted{};
 }
