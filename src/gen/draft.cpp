@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/hash.h"
 
@@ -39,25 +40,30 @@ std::vector<Token> NgramDraft::guess(size_t most) const {
 }
 
 bool DraftGovernor::may_guess() {
-  if (n_plain_ < kPlainFirst) return false;
-  if (pause_left_ == 0) return true;
-  --pause_left_;
+  if (n_plain_ < kPlain) return false;
+  if (plain_left_ == 0) return true;
+  --plain_left_;
   return false;
 }
 
 void DraftGovernor::step_done(size_t guessed, size_t new_tokens, double seconds) {
   if (guessed == 0) {
-    plain_s_ = n_plain_ == 0 ? seconds : plain_s_ + (seconds - plain_s_) / 8;
-    ++n_plain_;
+    plain_s_[n_plain_++ % kPlain] = seconds;
     return;
   }
   guessed_s_ += seconds;
   guessed_tokens_ += new_tokens;
   if (++n_guessed_ < kWindow) return;
-  if (guessed_s_ > static_cast<double>(guessed_tokens_) * plain_s_) {
-    pause_left_ = kPause;
+  const double plain_s = std::accumulate(plain_s_.begin(), plain_s_.end(), 0.0) / kPlain;
+  if (guessed_s_ > static_cast<double>(guessed_tokens_) * plain_s) {
+    plain_left_ = next_pause_;
+    next_pause_ = std::min(2 * next_pause_, kMostPause);
     ++pauses_;
+  } else {
+    plain_left_ = n_plain_ == n_plain_before_ ? 1 : 0;
+    next_pause_ = kPause;
   }
+  n_plain_before_ = n_plain_;
   guessed_s_ = 0;
   guessed_tokens_ = n_guessed_ = 0;
 }

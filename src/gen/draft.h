@@ -5,6 +5,7 @@
 // slow, guessing is paused by itself.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -44,7 +45,9 @@ class NgramDraft {
   std::unordered_map<uint64_t, size_t> after_;  // where the text went on after these tokens, the last time
 };
 
-// Whether guessing pays, from how long steps take.
+// Whether guessing pays, from how long steps take. While it does, a plain step now and then tells what one
+// takes by now: the first ones wait for experts that later ones find in memory. Pauses grow from one to the
+// next.
 class DraftGovernor {
  public:
   bool may_guess();                                                   // asked once before every step
@@ -52,9 +55,10 @@ class DraftGovernor {
   uint64_t pauses() const { return pauses_; }
 
  private:
-  static constexpr uint64_t kPlainFirst = 4, kWindow = 12, kPause = 48;  // steps
-  double plain_s_ = 0;                                                   // a plain step, on average of late
-  uint64_t n_plain_ = 0, n_guessed_ = 0, pause_left_ = 0, pauses_ = 0;
+  static constexpr uint64_t kPlain = 4, kWindow = 12, kPause = 48, kMostPause = 4 * kPause;  // steps
+  std::array<double, kPlain> plain_s_{};  // the last plain steps
+  uint64_t n_plain_ = 0, n_guessed_ = 0, plain_left_ = 0, pauses_ = 0, next_pause_ = kPause;
+  uint64_t n_plain_before_ = 0;  // the window
   double guessed_s_ = 0;
   uint64_t guessed_tokens_ = 0;
 };

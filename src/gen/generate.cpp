@@ -63,37 +63,36 @@ class DecodeLoop {
     size_t new_tokens = 0;
     bool go_on = choose(logits, {}, new_tokens);
     while (go_on && sequence_.position() < sequence_.capacity()) {
+      const size_t before = sequence_.position(), most = may_guess();
+      if (mtp_ && most > 0) mtp_->catch_up();  // a pause's tokens are no part of what a guess costs
       const auto start = std::chrono::steady_clock::now();
-      const std::vector<Token> guess = make_guess();
-      std::vector<Token> tokens{generation_.result().tokens.back()};
+      std::vector<Token> tokens{generation_.result().tokens.back()}, guess;
+      if (most > 0) guess = mtp_ ? mtp_->guess(tokens.back(), most) : ngram_->guess(most);
       tokens.insert(tokens.end(), guess.begin(), guess.end());
-      const size_t before = sequence_.position();
       logits = engine_.eval(sequence_, tokens, tokens.size(), options_.tap, mtp_ ? &hidden_ : nullptr);
       new_tokens = 0;
       go_on = choose(logits, guess, new_tokens);
-      if (mtp_ && go_on) {  // of what has stayed
-        const size_t n = sequence_.position() - before;
-        mtp_->read(std::span(tokens).first(n), std::span(hidden_).first(n * engine_.config().d_model));
-      }
       const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
       if (options_.draft > 0) governor_.step_done(guess.size(), new_tokens, time.count());
+      if (!mtp_ || !go_on) continue;
+      const size_t n = sequence_.position() - before;  // that have stayed
+      mtp_->read(std::span(tokens).first(n), std::span(hidden_).first(n * engine_.config().d_model));
     }
     stats_.pauses = governor_.pauses();
     generation_.guessed(stats_);
   }
 
  private:
-  std::vector<Token> make_guess() {
-    if (options_.draft == 0) return {};
+  size_t may_guess() {  // at most so many tokens before the next step
+    if (options_.draft == 0) return 0;
     const size_t position = sequence_.position(), made = generation_.result().tokens.size(),
                  removable = sequence_.removable();
     can_go_back_ |= removable >= 2;
     stats_.barred = !can_go_back_;
-    if (removable < 2) return {};  // the next token is not a guess, but comes first
+    if (removable < 2) return 0;  // the next token is not a guess, but comes first
     const size_t most = std::min(
         {options_.draft, sequence_.capacity() - position - 1, options_.max_tokens - made, removable - 1});
-    if (most == 0 || !governor_.may_guess()) return {};
-    return mtp_ ? mtp_->guess(generation_.result().tokens.back(), most) : ngram_->guess(most);
+    return most > 0 && governor_.may_guess() ? most : 0;
   }
 
   // Row i holds the logits after the guess's first i tokens: it counts if these were all chosen. What was

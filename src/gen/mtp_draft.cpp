@@ -11,7 +11,12 @@ void MtpDraft::read(std::span<const Token> tokens, std::span<const float> hidden
   check(!tokens.empty() && hidden.size() == tokens.size() * d, "a state for every token");
   tokens_.insert(tokens_.end(), tokens.begin() + (hidden_.empty() ? 1 : 0), tokens.end());
   hidden_.insert(hidden_.end(), hidden.begin(), hidden.end());
-  if (tokens_.size() < kMostWaiting) return;
+  if (tokens_.size() >= kMostWaiting) catch_up();
+}
+
+void MtpDraft::catch_up() {
+  const size_t d = engine_.config().d_model;
+  if (tokens_.size() <= kFewWaiting) return;
   evaluate(tokens_, std::span(hidden_).first(tokens_.size() * d), {}, nullptr);
   hidden_.erase(hidden_.begin(), hidden_.end() - static_cast<ptrdiff_t>(d));
   tokens_.clear();

@@ -24,13 +24,15 @@ class MtpDraft {
   // The model has evaluated these tokens, which follow those of earlier calls; hidden: [tokens, d_model],
   // what its final norm gave.
   void read(std::span<const Token> tokens, std::span<const float> hidden);
+  // Evaluates what has waited long; otherwise that is part of the next guess.
+  void catch_up();
   // What may follow `next`, which comes after all that was read and is the first token that will be read now.
   std::vector<Token> guess(Token next, size_t most);
 
  private:
   // While nothing is guessed, pairs wait to be evaluated together: that reads each expert once for all of
   // them.
-  static constexpr size_t kMostWaiting = 64;
+  static constexpr size_t kFewWaiting = 16, kMostWaiting = 64;
   // The last token's logits, and what the layer's final norm gives for it; neither where last_hidden is null.
   void evaluate(std::span<const Token> tokens, std::span<const float> hidden, std::span<float> logits,
                 std::vector<float>* last_hidden);
