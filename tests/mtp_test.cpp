@@ -9,7 +9,6 @@
 #include "convert/convert.h"
 #include "gen/generate.h"
 #include "gen/mtp_draft.h"
-#include "gen/text_settings.h"
 #include "support/checkpoint_builder.h"
 #include "support/engines.h"
 
@@ -293,6 +292,22 @@ TEST(MtpOptions, WhatCannotBeIsRefused) {
     EXPECT_NE(std::string(e.what()).find("convert --mtp"), std::string::npos) << e.what();
   }
   EXPECT_EQ(other->position(), 0u);
+}
+
+TEST(MtpOptions, SyntheticPackagesMayHaveTheLayer) {
+  const test::TempFolder temp;
+  const fs::path source = test::data_folder() / "goldens/qwen3_next";
+  ASSERT_EQ(test::run_program({"synth", source, temp / "pk", "--package", "--mtp"}).exit_code, 0);
+  Engine engine(temp / "pk", mtp_options("cpu", Precision::Fast));
+  EXPECT_TRUE(engine.has_mtp());
+  GenerateOptions options;
+  options.sampler.temperature = 0;
+  options.max_tokens = 12;
+  options.draft = 2;
+  const auto sequence = engine.make_sequence();
+  EXPECT_GT(generate(engine, *sequence, std::vector<Token>{1, 2, 3}, options).drafts.guessed, 0u);
+  EXPECT_EQ(test::run_program({"synth", source, temp / "checkpoint", "--mtp"}).exit_code,
+            2);  // packages only
 }
 
 TEST(MtpOptions, AsTheProgramTakesThem) {
