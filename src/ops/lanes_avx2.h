@@ -159,11 +159,13 @@ constexpr int32_t kCodeOffset = K == Kind::Mx ? -12 : 0;
 
 #if defined(__AVXVNNI__)
 constexpr bool kHasDot4 = true;
+constexpr size_t kMostFew = 2;  // vectors whose sums fit in the registers beside one row block
 inline I dot4(I sums, I codes, I x) {
   return {_mm256_dpbusd_avx_epi32(sums.a, codes.a, x.a), _mm256_dpbusd_avx_epi32(sums.b, codes.b, x.b)};
 }
 #else
 constexpr bool kHasDot4 = false;
+constexpr size_t kMostFew = 1;
 
 inline __m256i broadcast_word(const int8_t* q) {
   int32_t w;

@@ -79,6 +79,7 @@ constexpr int kDotVectors = 4;
 enum class Kind { U4, U8, Mx };
 
 constexpr bool kHasDot4 = true;
+constexpr size_t kMostFew = 8;  // vectors whose sums fit in the registers beside one row block
 
 // Codes of one line, ready for dot4: of 4-bit codes the low or the high nibbles.
 template <Kind K>

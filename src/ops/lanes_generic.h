@@ -172,6 +172,7 @@ enum class Kind { U4, U8, Mx };  // 4-bit and 8-bit unsigned codes; doubled E2M1
 // Where there is an instruction that multiplies four bytes of a lane and adds the products to it, dot4 is
 // that; elsewhere dot_lines does it for several lines at once.
 constexpr bool kHasDot4 = false;
+constexpr size_t kMostFew = 1;
 template <Kind K>
 constexpr int32_t kCodeOffset = 0;  // code = unpacked code + this
 

@@ -177,6 +177,7 @@ inline int32_t sum_i(I a) {
 constexpr int kDotVectors = 1;  // vectors whose sums fit in the registers beside four row blocks
 enum class Kind { U4, U8, Mx };
 constexpr bool kHasDot4 = true;
+constexpr size_t kMostFew = 2;  // vectors whose sums fit in the registers beside one row block
 
 template <class Fn>
 inline I each_byte(I x, Fn fn) {

@@ -4,7 +4,7 @@
 namespace moeflux::MOEFLUX_ISA {
 namespace {
 
-inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+constexpr size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 inline F from_bf16(I bits) { return as_float(shl<16>(bits)); }
 
@@ -187,11 +187,16 @@ inline F sum_chains(const F* c) {
   return add(add(e0, e2), add(e1, e3));
 }
 
-constexpr size_t kFastRows = 4;      // row blocks per pass: four streams of weights, one load of activations
+constexpr size_t kFastRows = 4;      // row blocks per pass, of many vectors: one load of activations for all
 constexpr size_t kFastVectors = 16;  // vectors per pass: their chains stay in the first cache
 
-constexpr size_t kPrefetchTiles = 3;
+constexpr size_t kPrefetchTiles = 8;
 constexpr size_t kFewVectors = 4;  // for which AMX tiles do not pay
+#if MOEFLUX_TILES
+constexpr size_t kMostInRegisters = smaller(kMostFew, kFewVectors);
+#else
+constexpr size_t kMostInRegisters = kMostFew;
+#endif
 
 struct FastBlock {  // R row blocks and n vectors of a product
   const Tiles& m;
@@ -203,53 +208,46 @@ struct FastBlock {  // R row blocks and n vectors of a product
   float* out[kFastVectors];
 };
 
-// Rows of a block are short streams, which hardware prefetchers learn late (measured +9 % for one vector).
-template <int R>
+// A row block is a short stream, and the next one follows it in memory: hardware prefetchers stop at pages.
 inline void prefetch_tiles(const FastBlock& b) {
-  for (int r = 0; r < R; ++r)
-    for (size_t l = 0; l < b.m.tile_bytes; l += 64)
-      __builtin_prefetch(b.tile[r] + kPrefetchTiles * b.m.tile_bytes + l);
+  for (size_t l = 0; l < b.m.tile_bytes; l += 64)
+    __builtin_prefetch(b.tile[0] + kPrefetchTiles * b.m.tile_bytes + l);
 }
 
-// A single vector: weights are met once, so everything stays in registers.
-template <Kind K, bool Halves, int R>
+// A single vector and row block: weights are met once, so everything stays in registers. One stream of
+// weights at a time comes faster than several side by side.
+template <Kind K, bool Halves>
 inline void fast_vector(FastBlock& b) {
   const Tiles& m = b.m;
-  alignas(64) float c[8][R][16];
-  for (size_t k = 0; k < 8; ++k)
-    for (int r = 0; r < R; ++r) store(c[k][r], zero());
+  alignas(64) float c[8][16];
+  for (size_t k = 0; k < 8; ++k) store(c[k], zero());
   const size_t spans = (m.cols + 63) / 64;
   for (size_t s = 0; s < spans;) {
     for (size_t in = 0; in < m.tile_spans && s < spans; ++in, ++s) {
-      const uint8_t* codes[R];
-      for (int r = 0; r < R; ++r) codes[r] = b.tile[r] + in * m.span_bytes;
-      I low[R], high[R];
-      prefetch_tiles<R>(b);
-      dot_tiles<K, R>(codes, b.x.q + (s * b.x.n + b.at[0]) * 64, low, high);
+      const uint8_t* codes[] = {b.tile[0] + in * m.span_bytes};
+      I low[1], high[1];
+      prefetch_tiles(b);
+      dot_tiles<K, 1>(codes, b.x.q + (s * b.x.n + b.at[0]) * 64, low, high);
       const SpanScale& x = b.x.scale[s * b.x.n + b.at[0]];
-      const F xs = set(x.xs), xb = set(x.xb), xb_low = set(x.xb_half[0]), xb_high = set(x.xb_half[1]);
+      const F xs = set(x.xs);
       const I low_offset = set_i(kCodeOffset<K> * x.sum[0]), high_offset = set_i(kCodeOffset<K> * x.sum[1]);
-      for (int r = 0; r < R; ++r) {
-        Scales w;
-        load_scales<K, Halves>(m, b.tile[r], in, w);
-        F chain = load(c[s & 7][r]);
-        if constexpr (Halves) {
-          chain = add_group<K>(chain, low[r], w.scale[0], w.bias[0], xs, xb_low, low_offset);
-          chain = add_group<K>(chain, high[r], w.scale[1], w.bias[1], xs, xb_high, high_offset);
-        } else {
-          chain = add_group<K>(chain, add_i(low[r], high[r]), w.scale[0], w.bias[0], xs, xb,
-                               add_i(low_offset, high_offset));
-        }
-        store(c[s & 7][r], chain);
+      Scales w;
+      load_scales<K, Halves>(m, b.tile[0], in, w);
+      F chain = load(c[s & 7]);
+      if constexpr (Halves) {
+        chain = add_group<K>(chain, low[0], w.scale[0], w.bias[0], xs, set(x.xb_half[0]), low_offset);
+        chain = add_group<K>(chain, high[0], w.scale[1], w.bias[1], xs, set(x.xb_half[1]), high_offset);
+      } else {
+        chain = add_group<K>(chain, add_i(low[0], high[0]), w.scale[0], w.bias[0], xs, set(x.xb),
+                             add_i(low_offset, high_offset));
       }
+      store(c[s & 7], chain);
     }
-    for (int r = 0; r < R; ++r) b.tile[r] += m.tile_bytes;
+    b.tile[0] += m.tile_bytes;
   }
-  for (int r = 0; r < R; ++r) {
-    F chains[8];
-    for (size_t k = 0; k < 8; ++k) chains[k] = load(c[k][r]);
-    store_n(b.out[0] + 16 * r, b.rows[r], sum_chains(chains));
-  }
+  F chains[8];
+  for (size_t k = 0; k < 8; ++k) chains[k] = load(c[k]);
+  store_n(b.out[0], b.rows[0], sum_chains(chains));
 }
 
 // Unpacked codes of line j of a span, of 16.
@@ -263,57 +261,52 @@ inline I codes_at(const uint8_t* span, int j) {
   }
 }
 
-// Two vectors, as the experts of a few texts often have: weights come faster than they could be unpacked into
+// Up to T vectors, as the experts of a few texts have: weights come faster than they could be unpacked into
 // memory first, so that sums stay in registers.
-template <Kind K, bool Halves, int R>
-inline void fast_pair(FastBlock& b) {
+template <Kind K, bool Halves, int T>
+inline void fast_few(FastBlock& b) {
   const Tiles& m = b.m;
-  alignas(64) float c[8][R][2][16];
+  alignas(64) float c[8][T][16];
   for (size_t k = 0; k < 8; ++k)
-    for (int r = 0; r < R; ++r)
-      for (int t = 0; t < 2; ++t) store(c[k][r][t], zero());
+    for (int t = 0; t < T; ++t) store(c[k][t], zero());
+  size_t place[T];
+  for (size_t t = 0; t < T; ++t) place[t] = b.at[smaller(t, b.n - 1)];
   const size_t spans = (m.cols + 63) / 64;
   for (size_t s = 0; s < spans;) {
     for (size_t in = 0; in < m.tile_spans && s < spans; ++in, ++s) {
-      prefetch_tiles<R>(b);
-      const size_t at[2] = {s * b.x.n + b.at[0], s * b.x.n + b.at[1]};
-      Scales w[R];
-      for (int r = 0; r < R; ++r) load_scales<K, Halves>(m, b.tile[r], in, w[r]);
+      prefetch_tiles(b);
+      const uint8_t* codes = b.tile[0] + in * m.span_bytes;
+      const int8_t* q = b.x.q + s * b.x.n * 64;
+      const SpanScale* scales = b.x.scale + s * b.x.n;
+      Scales w;
+      load_scales<K, Halves>(m, b.tile[0], in, w);
       for (int h = 0; h < (Halves ? 2 : 1); ++h) {
-        I sums[R][2];
+        I sums[T];
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) sums[r][0] = sums[r][1] = set_i(0);
+        for (int t = 0; t < T; ++t) sums[t] = set_i(0);
 #pragma GCC unroll 16
         for (int j = 8 * h; j < (Halves ? 8 * h + 8 : 16); ++j) {
-          const I x[2] = {broadcast4(b.x.q + at[0] * 64 + 4 * j), broadcast4(b.x.q + at[1] * 64 + 4 * j)};
+          const I line = codes_at<K>(codes, j);
 #pragma GCC unroll 8
-          for (int r = 0; r < R; ++r) {
-            const I line = codes_at<K>(b.tile[r] + in * m.span_bytes, j);
-            sums[r][0] = dot4(sums[r][0], line, x[0]);
-            sums[r][1] = dot4(sums[r][1], line, x[1]);
-          }
+          for (int t = 0; t < T; ++t) sums[t] = dot4(sums[t], line, broadcast4(q + place[t] * 64 + 4 * j));
         }
-        for (int t = 0; t < 2; ++t) {
-          const SpanScale& x = b.x.scale[at[t]];
-          const F scale = set(x.xs), sum = set(Halves ? x.xb_half[h] : x.xb);
-          const I offset = set_i(kCodeOffset<K> * (Halves ? x.sum[h] : x.sum[0] + x.sum[1]));
 #pragma GCC unroll 8
-          for (int r = 0; r < R; ++r) {
-            float* chain = c[s & 7][r][t];
-            store(chain,
-                  add_group<K>(load(chain), sums[r][t], w[r].scale[h], w[r].bias[h], scale, sum, offset));
-          }
+        for (int t = 0; t < T; ++t) {
+          const SpanScale& x = scales[place[t]];
+          const I offset = set_i(kCodeOffset<K> * (Halves ? x.sum[h] : x.sum[0] + x.sum[1]));
+          float* chain = c[s & 7][t];
+          store(chain, add_group<K>(load(chain), sums[t], w.scale[h], w.bias[h], set(x.xs),
+                                    set(Halves ? x.xb_half[h] : x.xb), offset));
         }
       }
     }
-    for (int r = 0; r < R; ++r) b.tile[r] += m.tile_bytes;
+    b.tile[0] += m.tile_bytes;
   }
-  for (int r = 0; r < R; ++r)
-    for (int t = 0; t < 2; ++t) {
-      F chains[8];
-      for (size_t k = 0; k < 8; ++k) chains[k] = load(c[k][r][t]);
-      store_n(b.out[t] + 16 * r, b.rows[r], sum_chains(chains));
-    }
+  for (size_t t = 0; t < b.n; ++t) {
+    F chains[8];
+    for (size_t k = 0; k < 8; ++k) chains[k] = load(c[k][t]);
+    store_n(b.out[t], b.rows[0], sum_chains(chains));
+  }
 }
 
 template <Kind K, bool Halves, int R, int T>
@@ -408,6 +401,21 @@ inline void fast_vectors(FastBlock& b) {
     }
 }
 
+// Whether there is a kernel for so few vectors; it has been run then.
+template <Kind K, bool Halves>
+inline bool in_registers(FastBlock& b) {
+  if (b.n > kMostInRegisters) return false;
+  if (b.n == 1) return fast_vector<K, Halves>(b), true;
+  if constexpr (kMostInRegisters >= 2) {
+    if (b.n == 2) return fast_few<K, Halves, 2>(b), true;
+  }
+  if constexpr (kMostInRegisters >= 4) {
+    if (b.n <= 4) return fast_few<K, Halves, 4>(b), true;
+  }
+  if constexpr (kMostInRegisters >= 8) fast_few<K, Halves, 8>(b);
+  return true;
+}
+
 template <Kind K, bool Halves, int R>
 inline void fast_rows(const Tiles& m, size_t block, const Panel& x, const uint32_t* pick, size_t n,
                       float* out, size_t out_stride) {
@@ -421,15 +429,8 @@ inline void fast_rows(const Tiles& m, size_t block, const Panel& x, const uint32
       b.at[t] = pick ? pick[first + t] : first + t;
       b.out[t] = out + (first + t) * out_stride;
     }
-    if (b.n == 1) {
-      fast_vector<K, Halves, R>(b);
-      continue;
-    }
-    if constexpr (kHasDot4) {
-      if (b.n == 2) {
-        fast_pair<K, Halves, R>(b);
-        continue;
-      }
+    if constexpr (R == 1) {
+      if (in_registers<K, Halves>(b)) continue;
     }
     fast_vectors<K, Halves, R>(b);
   }
@@ -439,7 +440,7 @@ template <Kind K, bool Halves>
 inline void fast_blocks(const Tiles& m, size_t block, size_t blocks, const Panel& x, const uint32_t* pick,
                         size_t n, float* out, size_t out_stride) {
   size_t b = 0;
-  for (; b + kFastRows <= blocks; b += kFastRows)
+  for (; n > kMostInRegisters && b + kFastRows <= blocks; b += kFastRows)
     fast_rows<K, Halves, kFastRows>(m, block + b, x, pick, n, out + 16 * b, out_stride);
   for (; b < blocks; ++b) fast_rows<K, Halves, 1>(m, block + b, x, pick, n, out + 16 * b, out_stride);
 }
