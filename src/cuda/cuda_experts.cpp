@@ -329,11 +329,20 @@ Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const
     run_portion(work, copied);
     copied.clear();
   };
-  const auto free_slots = [&] {  // they are filled again only when they have been computed
+  // Slots are filled again only when they have been computed. Two portions are under way, so that one is
+  // copied while the one before it is computed: the pins of a portion are let go when the next but one
+  // begins.
+  size_t portion = 0, ends[2] = {}, released = 0;  // ends, released: of all pins of the layer
+  const auto release = [&](size_t which) {
+    check_cuda(cudaStreamWaitEvent(copies_.get(), computed_[which].get()), "the GPU");
+    tier_.unpin_first(ends[which] - released);
+    released = ends[which];
+  };
+  const auto end_portion = [&] {
     compute();
-    tier_.unpin_all();
-    check_cuda(cudaEventRecord(computed_.get(), stream_.get()), "the GPU");
-    check_cuda(cudaStreamWaitEvent(copies_.get(), computed_.get()), "the GPU");
+    check_cuda(cudaEventRecord(computed_[portion % 2].get(), stream_.get()), "the GPU");
+    ends[portion % 2] = released + tier_.n_pinned();
+    ++portion;
   };
   if (s.n_missing == 0 || !s.demand->any_ready()) compute();
   std::vector<ExpertStore::Lease> leases;
@@ -345,13 +354,15 @@ Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const
     s.demand->take(leases, kPortion);
     s.n_missing -= leases.size();
     const size_t n_host = divides ? host_part(leases.size()) : 0, n_copied = leases.size() - n_host;
+    if (portion >= 2) release(portion % 2);
     const bool times = !recorded && n_copied > 0;
     if (times) check_cuda(cudaEventRecord(copying_.get(), copies_.get()), "the GPU");
     for (size_t i = 0; i < n_copied; ++i) {
       const ExpertKey key = leases[i].key();
       std::byte* slot = tier_.place(key, use);
-      if (!slot) {
-        free_slots();
+      if (!slot) {  // all of them are in use: those that are there are computed first
+        end_portion();
+        release((portion - 1) % 2);
         slot = tier_.place(key, use);
         check(slot, "a slot on the device");
       }
@@ -366,7 +377,7 @@ Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const
       compute_on_host(s, work, stored, std::span(leases).subspan(n_copied), elsewhere, compute);
     else
       compute();
-    if (s.n_missing) free_slots();
+    if (s.n_missing) end_portion();
     for (size_t i = 0; i < n_copied; ++i) in_flight_.push_back(std::move(leases[i]));
     leases.clear();
   }

@@ -170,7 +170,8 @@ class CudaBackend : public Backend {
   const size_t chunk_;
 
   Stream stream_, copies_;
-  Event copying_, copied_, computed_;  // the first two with times
+  Event copying_, copied_;  // with times
+  Event computed_[2];       // portions of a layer
   DeviceBuffer weights_, inv_freq_, counters_;
   VramTier tier_;
   std::map<uint64_t, DeviceBuffer> tables_;  // by layer: [n_experts] records, where all are on the device

@@ -135,9 +135,11 @@ void VramTier::pin(ExpertKey key) {
   pinned_.emplace_back(l.cls, slot);
 }
 
-void VramTier::unpin_all() {
-  for (const auto& [cls, slot] : pinned_) --cls->slots[slot].pins;
-  pinned_.clear();
+void VramTier::unpin_first(size_t n) {
+  check(n <= pinned_.size(), "experts that were pinned");
+  const auto end = pinned_.begin() + static_cast<ptrdiff_t>(n);
+  for (auto it = pinned_.begin(); it != end; ++it) --it->first->slots[it->second].pins;
+  pinned_.erase(pinned_.begin(), end);
 }
 
 }  // namespace moeflux::cuda

@@ -36,9 +36,11 @@ class VramTier {
   // pinned. Moves the expert that was there out.
   std::byte* place(ExpertKey key, ExpertStore::Use use);
 
-  // Pinned experts stay until unpin_all.
+  // Pinned experts stay until they are let go, in the order in which they were pinned.
   void pin(ExpertKey key);
-  void unpin_all();
+  size_t n_pinned() const { return pinned_.size(); }
+  void unpin_first(size_t n);
+  void unpin_all() { unpin_first(pinned_.size()); }
 
  private:
   struct Class;
