@@ -48,6 +48,7 @@ namespace cuda {
 namespace {
 
 constexpr size_t kMostGraphTokens = 32;
+constexpr size_t kMostGraphs = 64;  // recorded steps; of those recorded layer by layer, an eighth
 
 void refuse_sizes(const ModelConfig& m) {
   const auto refuse = [](const char* what, uint64_t have, uint64_t most) {
@@ -212,6 +213,8 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
   wait();             // for what still reads the step before
   tier_.unpin_all();  // of a step that failed half-way
   timed_bytes_ = 0;
+  if (graphs_.size() > kMostGraphs) graphs_.clear();  // a server meets many sizes of steps
+  if (layers_.size() > kMostGraphs / 8 * m_.n_layers()) layers_.clear();
   if (staging_.size() < bytes) staging_ = PinnedBuffer(2 * bytes, "step");
   auto* tokens = staging_.as<TokenInfo>();
   auto* slices = reinterpret_cast<SliceInfo*>(staging_.as<>() + slices_at);
