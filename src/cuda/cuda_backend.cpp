@@ -213,6 +213,7 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
   wait();             // for what still reads the step before
   tier_.unpin_all();  // of a step that failed half-way
   timed_bytes_ = 0;
+  n_told_ = *told_.as<uint32_t>();
   if (graphs_.size() > kMostGraphs) graphs_.clear();  // a server meets many sizes of steps
   if (layers_.size() > kMostGraphs / 8 * m_.n_layers()) layers_.clear();
   if (staging_.size() < bytes) staging_ = PinnedBuffer(2 * bytes, "step");
