@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cuda/cuda_backend.h"
 #include "gen/engine.h"
 #include "io/faulty_queue.h"
 #include "support/engines.h"
@@ -256,6 +257,81 @@ TEST_P(Sequences, MemoryGrowsWithTheTextAndIsShared) {
   }
 }
 
+// Of the backend cuda, where there is a GPU. Steps of the same sizes give the same bits in every precision.
+class GpuSequences : public Sequences {
+ protected:
+  void SetUp() override {
+    try {
+      cuda_device();
+    } catch (const Error& e) {
+      GTEST_SKIP() << e.what();
+    }
+  }
+  static std::vector<float> eval_pieces(Engine& engine, Sequence& sequence, std::span<const Token> tokens,
+                                        size_t piece) {
+    std::vector<float> logits;
+    for (size_t at = 0; at < tokens.size(); at += piece)
+      logits = engine.eval(sequence, tokens.subspan(at, std::min(piece, tokens.size() - at)));
+    return logits;
+  }
+};
+
+TEST_P(GpuSequences, CopiesEqualSeparateOnes) {
+  for (const Precision precision : {Precision::Exact, Precision::Fast}) {
+    Engine engine(package(), with("cuda", precision));
+    for (const size_t n : {60, 128, 150}) {
+      const std::vector<Token> begin = some_tokens(n, 1), a = some_tokens(30, 2), b = some_tokens(70, 3);
+      const auto separate = [&](std::span<const Token> rest, size_t piece) {
+        const auto sequence = engine.make_sequence();
+        engine.eval(*sequence, begin);
+        return eval_pieces(engine, *sequence, rest, piece);
+      };
+      const std::vector<float> want_a = separate(a, 1), want_b = separate(b, 35);
+      const auto first = engine.make_sequence();
+      engine.eval(*first, begin);
+      auto second = first->copy();
+      const auto third = first->copy();
+      const auto b_tokens = std::span<const Token>(b);
+      engine.eval(*second, b_tokens.first(35));
+      EXPECT_EQ(eval_pieces(engine, *first, a, 1), want_a) << n;
+      EXPECT_EQ(engine.eval(*second, b_tokens.last(35)), want_b) << n;
+      second.reset();  // what it shared stays
+      EXPECT_EQ(eval_pieces(engine, *third, a, 1), want_a) << n;
+      const auto again = third->copy();
+      if (engine.config().has(Mixer::DeltaNet) || !again->cut(n)) continue;
+      EXPECT_EQ(eval_pieces(engine, *again, b, 35), want_b) << n;
+      EXPECT_EQ(engine.eval(*third, a), engine.eval(*first, a)) << n;
+    }
+  }
+}
+
+TEST_P(GpuSequences, MemoryGrowsWithTheTextAndIsShared) {
+  for (const KvType kv : {KvType::F32, KvType::Bf16, KvType::Q8}) {
+    EngineOptions o = with("cuda", kv == KvType::F32 ? Precision::Exact : Precision::Fast);
+    o.kv = kv;
+    Engine engine(package(), o);
+    const auto a = engine.make_sequence();
+    EXPECT_EQ(a->bytes(), 0u);
+    engine.eval(*a, some_tokens(1, 1));
+    const uint64_t one = a->bytes();
+    engine.eval(*a, some_tokens(63, 1));
+    EXPECT_EQ(a->bytes(), one);
+    engine.eval(*a, some_tokens(136, 1));
+    const uint64_t all = a->bytes();
+    EXPECT_LE(all, engine.plan().kv_bytes);
+    const auto b = a->copy();
+    EXPECT_EQ(bytes_together({a.get(), b.get()}), all);
+    engine.eval(*b, some_tokens(1, 2));
+    EXPECT_EQ(bytes_together({a.get(), b.get()}), all + one);  // a page of each kind
+    engine.eval(*a, some_tokens(1, 2));                        // the last pages are its own now
+    EXPECT_EQ(bytes_together({a.get(), b.get()}), all + one);
+    engine.eval(*a, some_tokens(kContext - a->position(), 3));
+    EXPECT_LE(a->bytes(), engine.plan().kv_bytes);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GpuSequences, testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.name; });
 INSTANTIATE_TEST_SUITE_P(Families, Sequences, testing::ValuesIn(cases()),
                          [](const auto& test) { return test.param.name; });
 

@@ -80,10 +80,11 @@ __global__ void prepare_heads_kernel(PrepareHeads p) {
     for (unsigned i = threadIdx.x; i < dim; i += blockDim.x) p.q_out[(t * p.n_heads + head) * dim + i] = x[i];
     return;
   }
-  const LayerCache cache = p.tokens[t].layers[p.layer];
-  const size_t row = head * cache.rows + p.tokens[t].position % cache.rows;
-  store_row(p.kv, kind == kKey ? cache.keys : cache.values,
-            kind == kKey ? cache.key_scale : cache.value_scale, row, x, static_cast<unsigned>(dim), room);
+  const TokenInfo token = p.tokens[t];
+  std::byte* page = page_of(token.pages, p.place, token.position);
+  store_row(p.kv, page + (kind == kKey ? p.place.keys : p.place.values),
+            reinterpret_cast<float*>(page + (kind == kKey ? p.place.key_scale : p.place.value_scale)),
+            head * kKvPage + token.position % kKvPage, x, static_cast<unsigned>(dim), room);
 }
 
 // Block 0 of a token is its latent and rotated key, the others are heads of q.
@@ -104,9 +105,10 @@ __global__ void prepare_latent_kernel(PrepareLatent p) {
     __syncthreads();
     rotate(p.rope, t, x + p.kv_rank);
     __syncthreads();
-    const LayerCache cache = p.tokens[t].layers[p.layer];
-    return store_row(p.kv_type, cache.keys, cache.key_scale, p.tokens[t].position % cache.rows, x,
-                     static_cast<unsigned>(width), room);
+    const TokenInfo token = p.tokens[t];
+    std::byte* page = page_of(token.pages, p.place, token.position);
+    return store_row(p.kv_type, page + p.place.keys, reinterpret_cast<float*>(page + p.place.key_scale),
+                     token.position % kKvPage, x, static_cast<unsigned>(width), room);
   }
   const size_t at = t * p.n_heads + blockIdx.y - 1, q_dim = p.nope_dim + p.rope_dim;
   const float* q = p.q + at * q_dim;
@@ -144,28 +146,45 @@ __device__ Seen seen(const Attend& a, size_t t) {
   return {a.window && last + 1 > a.window ? last + 1 - a.window : 0, last};
 }
 
+// A key/value head of a sequence.
 template <KvType kType>
-struct Cache {
+class Cache {
+ public:
   using Value = typename KvValue<kType>::Type;
-  const Value *keys, *values;
-  const float *key_scale, *value_scale;
-  size_t rows, value_stride;
-};
+  __device__ Cache(const Attend& a, size_t t, size_t head)
+      : pages_(a.tokens[t].pages),
+        place_(a.place),
+        first_row_(static_cast<unsigned>(head / (a.n_heads / a.n_kv_heads)) * kKvPage),
+        key_dim_(a.key_dim),
+        value_stride_(a.place.own_values ? a.value_dim : a.key_dim) {}
 
-template <KvType kType>
-__device__ Cache<kType> cache_of(const Attend& a, size_t t, size_t head) {
-  const LayerCache& l = a.tokens[t].layers[a.layer];
-  const size_t kv_head = head / (a.n_heads / a.n_kv_heads), first = kv_head * l.rows;
-  Cache<kType> c;
-  c.keys = static_cast<const typename Cache<kType>::Value*>(l.keys) + first * a.key_dim;
-  const bool own = l.values != nullptr;
-  c.values = own ? static_cast<const typename Cache<kType>::Value*>(l.values) + first * a.value_dim : c.keys;
-  c.value_stride = own ? a.value_dim : a.key_dim;
-  c.key_scale = l.key_scale + first;
-  c.value_scale = own ? l.value_scale + first : c.key_scale;
-  c.rows = l.rows;
-  return c;
-}
+  __device__ const Value* key(unsigned position) const {
+    return at<Value>(position, place_.keys) + row(position) * key_dim_;
+  }
+  // Of positions in one page, the next one's follows.
+  __device__ const Value* value(unsigned position) const {
+    return at<Value>(position, place_.values) + row(position) * value_stride_;
+  }
+  __device__ size_t value_stride() const { return value_stride_; }
+  __device__ float key_scale(unsigned position) const {
+    return at<float>(position, place_.key_scale)[row(position)];
+  }
+  __device__ float value_scale(unsigned position) const {
+    return at<float>(position, place_.value_scale)[row(position)];
+  }
+
+ private:
+  template <class T>
+  __device__ const T* at(unsigned position, uint64_t part) const {
+    return reinterpret_cast<const T*>(page_of(pages_, place_, position) + part);
+  }
+  __device__ size_t row(unsigned position) const { return first_row_ + position % kKvPage; }
+
+  std::byte* const* pages_;
+  const KvPlace& place_;
+  const unsigned first_row_;
+  const size_t key_dim_, value_stride_;
+};
 
 // One part of one query: thread i has position part * kAttendPart + i for the scores and components i, i +
 // 128, .. for the values.
@@ -176,8 +195,7 @@ __device__ void attend_part(const Attend& a, const Cache<kType>& cache, Seen s, 
   const size_t from = part * kAttendPart, position = from + threadIdx.x;
   float score = -INFINITY;
   if (position >= s.first && position <= s.last) {
-    const size_t row = position % cache.rows;
-    const auto* key = cache.keys + row * a.key_dim;
+    const auto* key = cache.key(static_cast<unsigned>(position));
     float c[4] = {};
     size_t d = 0;
     for (; d + 4 <= a.key_dim; d += 4)
@@ -185,13 +203,13 @@ __device__ void attend_part(const Attend& a, const Cache<kType>& cache, Seen s, 
       for (int k = 0; k < 4; ++k) c[k] = fmaf(q[d + k], Kv::load(key[d + k]), c[k]);
     for (; d < a.key_dim; ++d) c[0] = fmaf(q[d], Kv::load(key[d]), c[0]);
     score = ((c[0] + c[2]) + (c[1] + c[3])) * a.scale;
-    if (kType == KvType::Q8) score *= cache.key_scale[row];
+    if (kType == KvType::Q8) score *= cache.key_scale(static_cast<unsigned>(position));
   }
   most = block_max(score, room);
   const float w = score == -INFINITY ? 0.0f : expf(score - most);
   sum = block_sum(w, room);
   float scaled = w;
-  if (kType == KvType::Q8 && w > 0) scaled *= cache.value_scale[position % cache.rows];
+  if (kType == KvType::Q8 && w > 0) scaled *= cache.value_scale(static_cast<unsigned>(position));
   weight[threadIdx.x] = scaled;
   __syncthreads();
   const size_t low = s.first > from ? s.first : from, high = min(s.last, from + kAttendPart - 1);
@@ -200,8 +218,11 @@ __device__ void attend_part(const Attend& a, const Cache<kType>& cache, Seen s, 
     const size_t d = threadIdx.x + j * kThreads;
     if (d >= a.value_dim) break;
     float o = 0;
-    for (size_t p = low; p <= high; ++p)
-      o = fmaf(weight[p - from], Kv::load(cache.values[p % cache.rows * cache.value_stride + d]), o);
+    for (size_t p = low; p <= high;) {  // page by page
+      const auto* value = cache.value(static_cast<unsigned>(p)) + d;
+      const size_t end = min(high + 1, (p / kKvPage + 1) * kKvPage);
+      for (; p < end; ++p, value += cache.value_stride()) o = fmaf(weight[p - from], Kv::load(*value), o);
+    }
     out[j] = o;
   }
   __syncthreads();
@@ -237,7 +258,7 @@ __global__ void attend_kernel(Attend a) {
   for (unsigned i = threadIdx.x; i < a.key_dim; i += kThreads)
     q[i] = a.q[(t * a.n_heads + head) * a.key_dim + i];
   __syncthreads();
-  const auto cache = cache_of<kType>(a, t, head);
+  const Cache<kType> cache(a, t, head);
   const unsigned n_out = static_cast<unsigned>((a.value_dim + kThreads - 1) / kThreads);
   Merged m;
   if constexpr (kSplit) {

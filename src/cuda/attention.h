@@ -30,7 +30,7 @@ struct PrepareHeads {
   float eps, clip;               // clip 0: none
   Rope rope;
   const TokenInfo* tokens;
-  size_t layer;
+  KvPlace place;
   KvType kv;
   float* q_out;  // [n, n_heads, dim]
 };
@@ -47,7 +47,7 @@ struct PrepareLatent {
   float eps;
   Rope rope;
   const TokenInfo* tokens;
-  size_t layer;
+  KvPlace place;
   KvType kv_type;
   Vectors nope;     // [n * heads, nope_dim]; quantised as well where there is room
   float* absorbed;  // [n, heads, kv_rank + rope_dim]
@@ -58,7 +58,7 @@ struct Attend {
   size_t n, n_heads, n_kv_heads, key_dim, value_dim;
   const float* q;  // [n, n_heads, key_dim]
   const TokenInfo* tokens;
-  size_t layer;
+  KvPlace place;
   size_t window;  // 0: all
   KvType kv;
   float scale;

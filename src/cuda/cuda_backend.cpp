@@ -72,9 +72,9 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
       manifest_(manifest),
       fast_(options.precision == Precision::Fast),
       kv_(options.kv),
-      chunk_(options.chunk),
       stream_((refuse_sizes(model), open_device(), make_stream())),
       copies_(make_stream()),
+      memory_(std::make_shared<SequenceMemory>(model, options.kv, stream_.get())),
       copying_(make_timed_event()),
       copied_(make_timed_event()),
       computed_{make_event(), make_event()},
@@ -100,7 +100,7 @@ CudaBackend::~CudaBackend() {
 }
 
 std::unique_ptr<Sequence> CudaBackend::make_sequence(size_t capacity) {
-  return std::make_unique<CudaSequence>(m_, capacity, kv_, chunk_, stream_.get());
+  return std::make_unique<CudaSequence>(memory_, capacity);
 }
 
 void CudaBackend::wait() { check_cuda(cudaStreamSynchronize(stream_.get()), "the GPU"); }
@@ -222,11 +222,12 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
   auto* ids = reinterpret_cast<uint32_t*>(staging_.as<>() + ids_at);
   for (size_t i = 0; i < n_slices; ++i) {
     const Slice& slice = batch.slices[i];
-    const auto& sequence = static_cast<const CudaSequence&>(*slice.sequence);
-    slices[i] = {sequence.layers(), static_cast<uint32_t>(slice.first), static_cast<uint32_t>(slice.count),
+    auto& sequence = static_cast<CudaSequence&>(*slice.sequence);
+    sequence.begin_step(slice.count);
+    slices[i] = {sequence.state(), static_cast<uint32_t>(slice.first), static_cast<uint32_t>(slice.count),
                  static_cast<uint32_t>(sequence.position()), 0};
     for (size_t t = slice.first; t < slice.first + slice.count; ++t)
-      tokens[t] = {sequence.layers(), batch.tokens[t],
+      tokens[t] = {sequence.pages(), batch.tokens[t],
                    static_cast<uint32_t>(sequence.position() + t - slice.first)};
   }
   std::copy(batch.tokens.begin(), batch.tokens.end(), ids);
@@ -373,6 +374,7 @@ void CudaBackend::logits(Step& step, std::span<float> out) {
     check_cuda(cudaGraphLaunch(graphs_.at(s.key).graph.get(), stream_.get()), "launching a step");
   else if (const auto key = graph_key(s); key && holds_all())  // the next one like it is recorded
     graphs_[*key] = {Graph(), moves_.count};
+  for (const Slice& slice : s.batch.slices) static_cast<CudaSequence&>(*slice.sequence).end_step(slice.count);
   if (n == 0) return;
   wait();
   std::memcpy(out.data(), host_.as<>(), out.size_bytes());

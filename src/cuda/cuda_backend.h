@@ -22,7 +22,6 @@ double measure_cuda_memory();
 struct CudaOptions {
   Precision precision = Precision::Fast;
   KvType kv = KvType::Bf16;
-  uint64_t chunk = 0;       // tokens of a step, for which memory is held ready
   uint64_t slot_bytes = 0;  // of expert slots on the device
   std::string policy = policy_names().front();
 };

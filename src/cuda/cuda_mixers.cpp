@@ -48,30 +48,16 @@ size_t CudaBackend::context_bucket(const CudaStep& s) const {
   return std::bit_ceil(std::max(last_position(s) + 1, kLeastContext));
 }
 
-// A window's cache holds what so many queries can see together, so longer runs go piece by piece.
-size_t CudaBackend::window_tokens(const CudaStep& s, const LayerWeights& layer) const {
-  size_t most = s.n;
-  for (const Slice& slice : s.batch.slices) {
-    const size_t rows = static_cast<const CudaSequence&>(*slice.sequence).rows(layer.index);
-    if (!layer.config->window || rows >= slice.sequence->position() + slice.count) continue;
-    const size_t together = rows - layer.config->window + 1;
-    if (slice.count > together) most = std::min(most, together);
-  }
-  return most;
-}
-
-void CudaBackend::attend(const CudaStep& s, Attend a, size_t first) {
+void CudaBackend::attend(const CudaStep& s, Attend a) {
   if (fast_ && flash_can(a)) {
     for (const Slice& slice : s.batch.slices) {  // each run of tokens of one sequence
-      const size_t from = std::max(slice.first, first), to = std::min(slice.first + slice.count, first + a.n);
-      if (from >= to) continue;
       Attend run = a;
-      run.n = to - from;
-      run.q += (from - first) * a.n_heads * a.key_dim;
-      run.out += (from - first) * a.n_heads * a.value_dim;
-      run.tokens += from - first;
-      if (run.gate) run.gate += (from - first) * a.gate_stride;
-      flash_prefill(run, slice.sequence->position() + from - slice.first, stream_.get());
+      run.n = slice.count;
+      run.q += slice.first * a.n_heads * a.key_dim;
+      run.out += slice.first * a.n_heads * a.value_dim;
+      run.tokens += slice.first;
+      if (run.gate) run.gate += slice.first * a.gate_stride;
+      flash_prefill(run, slice.sequence->position(), stream_.get());
     }
     return;
   }
@@ -123,7 +109,7 @@ void CudaBackend::grouped_attention(CudaStep& s, const LayerWeights& layer) {
                              .clip = a.clip_qkv,
                              .rope = s.rope,
                              .tokens = s.tokens,
-                             .layer = layer.index,
+                             .place = place(layer),
                              .kv = kv_,
                              .q_out = q};
   Attend all{.n = s.n,
@@ -133,7 +119,7 @@ void CudaBackend::grouped_attention(CudaStep& s, const LayerWeights& layer) {
              .value_dim = dim,
              .q = q,
              .tokens = s.tokens,
-             .layer = layer.index,
+             .place = place(layer),
              .window = layer.config->window,
              .kv = kv_,
              .scale = a.scale,
@@ -149,25 +135,8 @@ void CudaBackend::grouped_attention(CudaStep& s, const LayerWeights& layer) {
     flash_decode(prepare, all, most, mixed, counters(flash_counters(all)), stream_.get());
     return add_product(w.o, mixed, s);
   }
-  const size_t step = window_tokens(s, layer);
-  for (size_t at = 0; at < s.n; at += step) {
-    PrepareHeads piece = prepare;
-    Attend queries = all;
-    piece.n = queries.n = std::min(step, s.n - at);
-    piece.q += at * wide;
-    piece.k += at * kv_width;
-    piece.v += at * kv_width;
-    piece.rope.cosine += at * s.rope.half;
-    piece.rope.sine += at * s.rope.half;
-    piece.tokens += at;
-    piece.q_out += at * q_width;
-    prepare_heads(piece, stream_.get());
-    queries.q += at * q_width;
-    queries.tokens += at;
-    if (queries.gate) queries.gate += at * wide;
-    queries.out += at * q_width;
-    attend(s, queries, at);
-  }
+  prepare_heads(prepare, stream_.get());
+  attend(s, all);
   if (fast_) quantise(mixed, stream_.get());
   add_product(w.o, mixed, s);
 }
@@ -225,7 +194,7 @@ void CudaBackend::latent_attention(CudaStep& s, const LayerWeights& layer) {
                   .eps = kMlaNormEps,
                   .rope = s.rope,
                   .tokens = s.tokens,
-                  .layer = layer.index,
+                  .place = place(layer),
                   .kv_type = kv_,
                   .nope = nope,
                   .absorbed = absorbed},
@@ -254,24 +223,22 @@ void CudaBackend::latent_attention(CudaStep& s, const LayerWeights& layer) {
                       stream_.get());
 
   const Vectors context = latent_.make(s.n * heads, a.kv_rank, fast_);
-  attend(s,
-         {.n = s.n,
-          .n_heads = heads,
-          .n_kv_heads = 1,
-          .key_dim = width,
-          .value_dim = a.kv_rank,
-          .q = absorbed,
-          .tokens = s.tokens,
-          .layer = layer.index,
-          .window = 0,
-          .kv = kv_,
-          .scale = m_.attention.scale,
-          .sinks = nullptr,
-          .gate = nullptr,
-          .gate_stride = 0,
-          .gate_head = 0,
-          .out = context.f},
-         0);
+  attend(s, {.n = s.n,
+             .n_heads = heads,
+             .n_kv_heads = 1,
+             .key_dim = width,
+             .value_dim = a.kv_rank,
+             .q = absorbed,
+             .tokens = s.tokens,
+             .place = place(layer),
+             .window = 0,
+             .kv = kv_,
+             .scale = m_.attention.scale,
+             .sinks = nullptr,
+             .gate = nullptr,
+             .gate_stride = 0,
+             .gate_head = 0,
+             .out = context.f});
   if (fast_) quantise(context, stream_.get());
   const Vectors mixed = mixed_.make(s.n, heads * a.value_dim, fast_);
   linear({.w = on_device(w.v_up),
@@ -338,7 +305,8 @@ void CudaBackend::delta_net(CudaStep& s, const LayerWeights& layer) {
                    .conv_width = d.conv_width,
                    .slices = s.slices,
                    .n_slices = s.batch.slices.size(),
-                   .layer = layer.index,
+                   .past = memory_->layers[layer.index].conv,
+                   .state = memory_->layers[layer.index].state,
                    .u = u,
                    .z = z,
                    .b = b,

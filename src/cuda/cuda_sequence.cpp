@@ -8,79 +8,87 @@
 namespace moeflux::cuda {
 namespace {
 
-constexpr uint64_t kAlign = 256;
+static_assert(kKvPage == kKvBlock && Sequence::kWatchStep % kKvPage == 0);  // as the plan counts
 
-size_t device_rows(const LayerConfig& layer, size_t capacity, size_t chunk) {
-  const size_t rows = layer.window ? std::min<size_t>(layer.window + chunk - 1, capacity) : capacity;
-  return (rows + kKvBlock - 1) / kKvBlock * kKvBlock;
-}
+constexpr uint64_t kPartAlign = 256;
 
-// Where everything lies, from the start of the sequence's memory on; returns the bytes in all.
-uint64_t lay_out(const ModelConfig& m, size_t capacity, KvType type, size_t chunk, std::byte* base,
-                 std::vector<LayerCache>* into) {
-  uint64_t at = 0;
-  const auto take = [&](uint64_t bytes) {
-    std::byte* p = base + at;
-    at = checked_add(at, align_up(bytes, kAlign), "KV cache");
-    return bytes ? p : nullptr;
-  };
-  for (const LayerConfig& layer : m.layers) {
-    LayerCache c{};
-    if (layer.mixer == Mixer::DeltaNet) {
-      const DeltaConfig& d = m.delta;
-      c.conv = reinterpret_cast<float*>(take((d.conv_width - 1) * d.conv_channels() * sizeof(float)));
-      c.state = reinterpret_cast<float*>(take(d.n_value_heads * d.key_dim * d.value_dim * sizeof(float)));
-    } else {
-      const KvShape shape = kv_shape(m, layer);
-      const size_t rows = device_rows(layer, capacity, chunk), in_all = shape.heads * rows,
-                   scale_bytes = type == KvType::Q8 ? in_all * sizeof(float) : 0;
-      c.rows = static_cast<uint32_t>(rows);
-      c.keys = take(checked_mul(in_all * kv_value_bytes(type), shape.key_dim, "KV cache"));
-      c.values = take(
-          checked_mul(in_all * kv_value_bytes(type), shape.own_values ? shape.value_dim : 0, "KV cache"));
-      c.key_scale = reinterpret_cast<float*>(take(scale_bytes));
-      c.value_scale = reinterpret_cast<float*>(take(shape.own_values ? scale_bytes : 0));
-    }
-    if (into) into->push_back(c);
+size_t pages_for(size_t positions) { return ceil_div(positions, kKvPage); }
+
+// Parts of a page or state, one behind the other.
+class Parts {
+ public:
+  uint64_t take(uint64_t bytes) {
+    const uint64_t at = bytes_;
+    bytes_ = checked_add(bytes_, align_up(bytes, kPartAlign), "KV cache");
+    return at;
   }
-  return at;
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  uint64_t bytes_ = 0;
+};
+
+void add_attention(const ModelConfig& m, const LayerConfig& layer, KvType type, Parts& page,
+                   SequenceMemory::Layer& to) {
+  const KvShape shape = kv_shape(m, layer);
+  const uint64_t rows = shape.heads * kKvPage, value = kv_value_bytes(type),
+                 scales = type == KvType::Q8 ? rows * sizeof(float) : 0;
+  to.first = page.bytes();
+  to.kv.own_values = shape.own_values;
+  to.kv.keys = page.take(checked_mul(rows * value, shape.key_dim, "KV cache"));
+  to.kv.values =
+      shape.own_values ? page.take(checked_mul(rows * value, shape.value_dim, "KV cache")) : to.kv.keys;
+  to.kv.key_scale = page.take(scales);
+  to.kv.value_scale = shape.own_values ? page.take(scales) : to.kv.key_scale;
+  to.bytes = page.bytes() - to.first;
 }
 
-// Calls fn(bytes) for the rows of a layer that a saved state holds, in order.
+void add_delta(const DeltaConfig& d, Parts& state, SequenceMemory::Layer& to) {
+  to.conv = state.take((d.conv_width - 1) * d.conv_channels() * sizeof(float)) / sizeof(float);
+  to.state = state.take(d.n_value_heads * d.key_dim * d.value_dim * sizeof(float)) / sizeof(float);
+}
+
+// Calls fn(bytes) for the rows of a layer at positions [first, end), in the order of a saved state. pages:
+// the layer's part of each page from that of `first` on.
 template <class Fn>
-void for_each_row(const ModelConfig& m, const LayerConfig& layer, KvType type, const LayerCache& c,
-                  size_t position, Fn fn) {
-  const KvShape shape = kv_shape(m, layer);
-  const size_t first = first_visible(layer, position), value = kv_value_bytes(type);
-  const auto rows = [&](void* base, size_t head, size_t row_bytes) {
-    for (size_t p = first; base && p < position; ++p)
-      fn(std::span(static_cast<std::byte*>(base) + (head * c.rows + p % c.rows) * row_bytes, row_bytes));
+void for_each_row(const KvShape& shape, KvType type, const SequenceMemory::Layer& layer, std::byte* pages,
+                  size_t first, size_t end, Fn fn) {
+  const size_t value = kv_value_bytes(type);
+  const auto rows = [&](uint64_t part, size_t head, size_t row_bytes) {
+    for (size_t p = first; p < end;) {
+      const size_t n = std::min<size_t>(end - p, kKvPage - p % kKvPage);
+      std::byte* page = pages + (p / kKvPage - first / kKvPage) * layer.bytes;
+      fn(std::span(page + (part - layer.first) + (head * kKvPage + p % kKvPage) * row_bytes, n * row_bytes));
+      p += n;
+    }
   };
   for (size_t head = 0; head < shape.heads; ++head) {
-    rows(c.keys, head, shape.key_dim * value);
-    rows(c.values, head, shape.value_dim * value);
-    rows(c.key_scale, head, sizeof(float));
-    rows(c.value_scale, head, sizeof(float));
+    rows(layer.kv.keys, head, shape.key_dim * value);
+    if (shape.own_values) rows(layer.kv.values, head, shape.value_dim * value);
+    if (type != KvType::Q8) continue;
+    rows(layer.kv.key_scale, head, sizeof(float));
+    if (shape.own_values) rows(layer.kv.value_scale, head, sizeof(float));
   }
 }
 
-std::span<float> conv_of(const DeltaConfig& d, const LayerCache& c) {
-  return {c.conv, (d.conv_width - 1) * d.conv_channels()};
+std::span<float> conv_of(const DeltaConfig& d, const SequenceMemory::Layer& layer, float* state) {
+  return {state + layer.conv, (d.conv_width - 1) * d.conv_channels()};
 }
-std::span<float> state_of(const DeltaConfig& d, const LayerCache& c) {
-  return {c.state, d.n_value_heads * d.key_dim * d.value_dim};
+std::span<float> state_of(const DeltaConfig& d, const SequenceMemory::Layer& layer, float* state) {
+  return {state + layer.state, d.n_value_heads * d.key_dim * d.value_dim};
 }
 
 // The tokens of a block that were saved beside the state are folded into it (ops/delta.h).
-void load_delta(const DeltaConfig& d, const LayerCache& c, size_t position, StateSource& source) {
+void load_delta(const DeltaConfig& d, std::span<float> conv, std::span<float> states, size_t position,
+                StateSource& source) {
   uint32_t n = 0;
   source.read(std::as_writable_bytes(std::span(&n, 1)));
   if (n != 0 && n != position % kDeltaBlock)
     fail(Errc::Corrupt, "a state at position {} with {} tokens of a block", position, n);
-  source.read(std::as_writable_bytes(conv_of(d, c)));
+  source.read(std::as_writable_bytes(conv));
   std::vector<float> keys(n * d.key_dim), values(n * d.value_dim), decay(n);
   for (size_t head = 0; head < d.n_value_heads; ++head) {
-    float* state = c.state + head * d.key_dim * d.value_dim;
+    float* state = states.data() + head * d.key_dim * d.value_dim;
     source.read(std::as_writable_bytes(std::span(state, d.key_dim * d.value_dim)));
     source.read(std::as_writable_bytes(std::span(keys)));
     source.read(std::as_writable_bytes(std::span(values)));
@@ -99,122 +107,222 @@ void load_delta(const DeltaConfig& d, const LayerCache& c, size_t position, Stat
 
 }  // namespace
 
-uint64_t cuda_sequence_bytes(const ModelConfig& model, size_t capacity, KvType type, size_t chunk) {
-  return lay_out(model, capacity, type, chunk, nullptr, nullptr);
+SequenceMemory::SequenceMemory(const ModelConfig& m, KvType kv, cudaStream_t s)
+    : model(m), type(kv), stream(s), layers(m.n_layers()) {
+  std::vector<Parts> pages;
+  Parts state;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerConfig& layer = m.layers[i];
+    if (layer.mixer == Mixer::DeltaNet) {
+      add_delta(m.delta, state, layers[i]);
+      continue;
+    }
+    const auto it =
+        std::ranges::find_if(groups, [&](const Group& g) { return g.layer->window == layer.window; });
+    const auto group = static_cast<size_t>(it - groups.begin());
+    if (it == groups.end()) groups.push_back({&layer, nullptr}), pages.emplace_back();
+    add_attention(m, layer, type, pages[group], layers[i]);
+    layers[i].kv.group = static_cast<uint32_t>(group);
+  }
+  for (Layer& layer : layers) layer.kv.n_groups = static_cast<uint32_t>(groups.size());
+  for (size_t i = 0; i < groups.size(); ++i)
+    groups[i].pool = std::make_shared<DevicePagePool>(pages[i].bytes());
+  if (state.bytes()) states = std::make_shared<DevicePagePool>(state.bytes());
 }
 
-CudaSequence::CudaSequence(const ModelConfig& model, size_t capacity, KvType type, size_t chunk,
-                           cudaStream_t stream)
-    : Sequence(capacity),
-      model_(model),
-      type_(type),
-      chunk_(chunk),
-      stream_(stream),
-      memory_(cuda_sequence_bytes(model, capacity, type, chunk), "KV cache"),
-      table_(model.n_layers() * sizeof(LayerCache), "table of KV caches") {
-  check_cuda(cudaMemsetAsync(memory_.as<>(), 0, memory_.size(), stream), "clearing a KV cache");
-  write_table();
-}
+CudaSequence::CudaSequence(std::shared_ptr<const SequenceMemory> memory, size_t capacity)
+    : Sequence(capacity), memory_(std::move(memory)), groups_(memory_->groups.size()) {}
 
 CudaSequence::CudaSequence(const CudaSequence& o)
-    : Sequence(o),
-      model_(o.model_),
-      type_(o.type_),
-      chunk_(o.chunk_),
-      loaded_at_(o.loaded_at_),
-      stream_(o.stream_),
-      memory_(o.memory_.size(), "KV cache"),
-      table_(o.table_.size(), "table of KV caches") {
-  check_cuda(
-      cudaMemcpyAsync(memory_.as<>(), o.memory_.as<>(), memory_.size(), cudaMemcpyDeviceToDevice, stream_),
-      "copying a KV cache");
-  write_table();
-}
-
-// The layers' addresses in this sequence's memory. Waits for the stream.
-void CudaSequence::write_table() {
-  std::vector<LayerCache> layers;
-  lay_out(model_, capacity(), type_, chunk_, memory_.as<>(), &layers);
-  for (const LayerCache& c : layers) rows_.push_back(c.rows);
-  check_cuda(cudaMemcpyAsync(table_.as<>(), layers.data(), table_.size(), cudaMemcpyHostToDevice, stream_),
-             "writing the table of KV caches");
-  check_cuda(cudaStreamSynchronize(stream_), "writing the table of KV caches");
-}
+    : Sequence(o), memory_(o.memory_), groups_(o.groups_), state_(o.state_), loaded_at_(o.loaded_at_) {}
 
 std::unique_ptr<Sequence> CudaSequence::copy() const {
   return std::unique_ptr<Sequence>(new CudaSequence(*this));
 }
 
+std::vector<MemoryPart> CudaSequence::memory() const {
+  std::vector<MemoryPart> parts;
+  for (size_t i = 0; i < groups_.size(); ++i)
+    for (const DevicePage& page : groups_[i].pages)
+      if (page) parts.push_back({page.get(), memory_->groups[i].pool->page_bytes()});
+  if (state_) parts.push_back({state_.get(), memory_->states->page_bytes()});
+  return parts;
+}
+
+// -- steps
+
+// True: it is another page now.
+bool CudaSequence::make_own(DevicePage& page, DevicePagePool& pool) const {
+  if (page && page.use_count() == 1) return false;
+  DevicePage own = pool.take();
+  if (page)
+    check_cuda(
+        cudaMemcpyAsync(own.get(), page.get(), pool.page_bytes(), cudaMemcpyDeviceToDevice, memory_->stream),
+        "copying a page of a KV cache");
+  page = std::move(own);
+  return true;
+}
+
+void CudaSequence::begin_step(size_t count) {
+  const size_t end = pages_for(position() + count);
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    std::vector<DevicePage>& pages = groups_[i].pages;
+    pages.resize(end);
+    for (size_t p = position() / kKvPage; p < end; ++p)
+      if (make_own(pages[p], *memory_->groups[i].pool)) changed_ = std::min(changed_, p);
+  }
+  if (memory_->states) {
+    const bool is_new = !state_;
+    make_own(state_, *memory_->states);
+    if (is_new)
+      check_cuda(cudaMemsetAsync(state_.get(), 0, memory_->states->page_bytes(), memory_->stream),
+                 "clearing a state");
+  }
+  if (groups_.empty() || changed_ >= end) return;
+  if (table_.size() == 0)
+    table_ = DeviceBuffer(pages_for(capacity()) * groups_.size() * sizeof(std::byte*), "table of pages");
+  std::vector<std::byte*> entries;
+  for (size_t p = changed_; p < end; ++p)
+    for (const Group& g : groups_) entries.push_back(g.pages[p].get());
+  // From pageable memory: it is read before the call returns.
+  check_cuda(cudaMemcpyAsync(table_.as<std::byte*>() + changed_ * groups_.size(), entries.data(),
+                             entries.size() * sizeof(std::byte*), cudaMemcpyHostToDevice, memory_->stream),
+             "writing a table of pages");
+  changed_ = SIZE_MAX;
+}
+
+void CudaSequence::end_step(size_t count) {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    Group& g = groups_[i];
+    const size_t visible = first_visible(*memory_->groups[i].layer, position() + count) / kKvPage;
+    for (; g.n_released < std::min(visible, g.pages.size()); ++g.n_released) g.pages[g.n_released].reset();
+  }
+}
+
+// -- going back
+
 // A delta net's state is that of its last token.
 bool CudaSequence::can_cut_state(size_t position) const {
-  if (position < loaded_at_) return false;
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    const LayerConfig& layer = model_.layers[i];
-    if (layer.mixer == Mixer::DeltaNet || !ring_can_cut(layer, rows_[i], furthest(), position)) return false;
+  if (position < loaded_at_ || memory_->states) return false;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const size_t first = first_visible(*memory_->groups[i].layer, position);
+    if (first < position && first / kKvPage < groups_[i].n_released) return false;
   }
   return true;
 }
 
 size_t CudaSequence::removable() const {
+  if (memory_->states) return 0;
   size_t most = SIZE_MAX;
-  for (size_t i = 0; i < rows_.size(); ++i) {
-    const LayerConfig& layer = model_.layers[i];
-    if (layer.mixer == Mixer::DeltaNet) return 0;
-    most = std::min(most, ring_removable(layer, rows_[i], position()));
+  for (const SequenceMemory::Group& g : memory_->groups) {
+    if (!g.layer->window) continue;
+    // A page is given back once no later query can see it: the first that is seen now must stay.
+    const size_t page = first_visible(*g.layer, position()) / kKvPage;
+    most = std::min(most, (page + 1) * kKvPage - 1 + g.layer->window - 1 - position());
   }
   return most;
 }
 
-// -- saved states: through a copy of all of its memory on the host
+void CudaSequence::cut_group(Group& group, size_t position) {
+  if (group.pages.size() > pages_for(position)) group.pages.resize(pages_for(position));
+  group.n_released = std::min(group.n_released, position / kKvPage);
+}
+
+void CudaSequence::cut_state(size_t position) {
+  for (Group& group : groups_) cut_group(group, position);
+}
+
+// -- saved states, layer by layer through host memory
 
 uint64_t CudaSequence::state_bytes(Saved what) const {
-  return saved_bytes(model_, position(), type_, 0, what);
+  return saved_bytes(memory_->model, position(), memory_->type, 0, what);
+}
+
+void CudaSequence::save_kv(StateSink& sink, size_t at) const {
+  const ModelConfig& m = memory_->model;
+  const SequenceMemory::Layer& layer = memory_->layers[at];
+  const size_t first = first_visible(m.layers[at], position()), page = first / kKvPage;
+  std::vector<std::byte> host((pages_for(position()) - page) * layer.bytes);
+  for (size_t i = 0; i * layer.bytes < host.size(); ++i)
+    check_cuda(cudaMemcpyAsync(host.data() + i * layer.bytes,
+                               groups_[layer.kv.group].pages[page + i].get() + layer.first, layer.bytes,
+                               cudaMemcpyDeviceToHost, memory_->stream),
+               "reading a KV cache");
+  check_cuda(cudaStreamSynchronize(memory_->stream), "reading a KV cache");
+  for_each_row(kv_shape(m, m.layers[at]), memory_->type, layer, host.data(), first, position(),
+               [&](std::span<const std::byte> rows) { sink.write(rows); });
+}
+
+// Rows that are not in the state become zeros: tiles that a query sees in part are multiplied as a whole.
+void CudaSequence::load_kv(StateSource& source, size_t at, size_t position) {
+  const ModelConfig& m = memory_->model;
+  const SequenceMemory::Layer& layer = memory_->layers[at];
+  const size_t first = first_visible(m.layers[at], position), page = first / kKvPage;
+  std::vector<std::byte> host((pages_for(position) - page) * layer.bytes);
+  for_each_row(kv_shape(m, m.layers[at]), memory_->type, layer, host.data(), first, position,
+               [&](std::span<std::byte> rows) { source.read(rows); });
+  for (size_t i = 0; i * layer.bytes < host.size(); ++i)
+    check_cuda(
+        cudaMemcpyAsync(groups_[layer.kv.group].pages[page + i].get() + layer.first,
+                        host.data() + i * layer.bytes, layer.bytes, cudaMemcpyHostToDevice, memory_->stream),
+        "writing a KV cache");
+  check_cuda(cudaStreamSynchronize(memory_->stream), "writing a KV cache");
 }
 
 void CudaSequence::save_state(StateSink& sink, Saved what) const {
-  std::vector<std::byte> host(memory_.size());
-  check_cuda(cudaMemcpyAsync(host.data(), memory_.as<>(), host.size(), cudaMemcpyDeviceToHost, stream_),
-             "reading a KV cache");
-  check_cuda(cudaStreamSynchronize(stream_), "reading a KV cache");
-  std::vector<LayerCache> layers;
-  lay_out(model_, capacity(), type_, chunk_, host.data(), &layers);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const LayerConfig& layer = model_.layers[i];
-    if (!is_saved(layer, what)) continue;
-    if (layer.mixer == Mixer::DeltaNet) {
+  const ModelConfig& m = memory_->model;
+  std::vector<float> state(memory_->states ? memory_->states->page_bytes() / sizeof(float) : 0);
+  if (state_) {
+    check_cuda(cudaMemcpyAsync(state.data(), state_.get(), state.size() * sizeof(float),
+                               cudaMemcpyDeviceToHost, memory_->stream),
+               "reading a state");
+    check_cuda(cudaStreamSynchronize(memory_->stream), "reading a state");
+  }
+  for (size_t i = 0; i < m.n_layers(); ++i) {
+    if (!is_saved(m.layers[i], what)) continue;
+    if (m.layers[i].mixer == Mixer::DeltaNet) {
       const uint32_t block = 0;
       sink.write(std::as_bytes(std::span(&block, 1)));
-      sink.write(std::as_bytes(conv_of(model_.delta, layers[i])));
-      sink.write(std::as_bytes(state_of(model_.delta, layers[i])));
+      sink.write(std::as_bytes(conv_of(m.delta, memory_->layers[i], state.data())));
+      sink.write(std::as_bytes(state_of(m.delta, memory_->layers[i], state.data())));
     } else {
-      for_each_row(model_, layer, type_, layers[i], position(),
-                   [&](std::span<const std::byte> row) { sink.write(row); });
+      save_kv(sink, i);
     }
   }
 }
 
 void CudaSequence::load_state(StateSource& source, size_t position, Saved what) {
-  std::vector<std::byte> host(memory_.size());
-  check_cuda(cudaMemcpyAsync(host.data(), memory_.as<>(), host.size(), cudaMemcpyDeviceToHost, stream_),
-             "reading a KV cache");
-  check_cuda(cudaStreamSynchronize(stream_), "reading a KV cache");
-  std::vector<LayerCache> layers;
-  lay_out(model_, capacity(), type_, chunk_, host.data(), &layers);
-  bool needs_all = false;  // to go back
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const LayerConfig& layer = model_.layers[i];
-    needs_all = needs_all || layer.mixer == Mixer::DeltaNet || layer.window > 0;
-    if (!is_saved(layer, what)) continue;
-    if (layer.mixer == Mixer::DeltaNet)
-      load_delta(model_.delta, layers[i], position, source);
+  const ModelConfig& m = memory_->model;
+  bool needs_all = memory_->states != nullptr;  // to go back
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const LayerConfig& layer = *memory_->groups[i].layer;
+    needs_all = needs_all || layer.window > 0;
+    if (!is_saved(layer, what)) {  // of a longer text
+      cut_group(groups_[i], position);
+      continue;
+    }
+    const size_t first = first_visible(layer, position) / kKvPage, end = pages_for(position);
+    groups_[i] = {std::vector<DevicePage>(end), first};
+    for (size_t p = first; p < end; ++p) groups_[i].pages[p] = memory_->groups[i].pool->take();
+  }
+  changed_ = 0;
+  std::vector<float> state(memory_->states ? memory_->states->page_bytes() / sizeof(float) : 0);
+  for (size_t i = 0; i < m.n_layers(); ++i) {
+    if (!is_saved(m.layers[i], what)) continue;
+    if (m.layers[i].mixer == Mixer::DeltaNet)
+      load_delta(m.delta, conv_of(m.delta, memory_->layers[i], state.data()),
+                 state_of(m.delta, memory_->layers[i], state.data()), position, source);
     else
-      for_each_row(model_, layer, type_, layers[i], position,
-                   [&](std::span<std::byte> row) { source.read(row); });
+      load_kv(source, i, position);
+  }
+  if (memory_->states) {
+    state_ = memory_->states->take();
+    check_cuda(cudaMemcpyAsync(state_.get(), state.data(), state.size() * sizeof(float),
+                               cudaMemcpyHostToDevice, memory_->stream),
+               "writing a state");
+    check_cuda(cudaStreamSynchronize(memory_->stream), "writing a state");
   }
   loaded_at_ = needs_all ? position : 0;
-  check_cuda(cudaMemcpyAsync(memory_.as<>(), host.data(), host.size(), cudaMemcpyHostToDevice, stream_),
-             "writing a KV cache");
-  check_cuda(cudaStreamSynchronize(stream_), "writing a KV cache");
 }
 
 }  // namespace moeflux::cuda

@@ -1,43 +1,77 @@
-// KV cache and recurrent state of one sequence in device memory; a copy shares nothing.
+// KV cache and recurrent state of one sequence in device memory. Memory comes as the text grows, is shared
+// with copies, and is made this sequence's own before a step writes to it (begin_step).
 #pragma once
 
 #include <vector>
 
-#include "cuda/device.h"
+#include "cuda/device_pages.h"
 #include "cuda/step_info.h"
 #include "model/backend.h"
 
 namespace moeflux::cuda {
 
+// How the sequences of a model lie in device memory, and where they get it: a page has kKvPage positions of
+// all attention layers with the same window; what the delta nets remember is a page of its own kind.
+struct SequenceMemory {
+  SequenceMemory(const ModelConfig& m, KvType kv, cudaStream_t s);
+
+  struct Layer {
+    KvPlace kv{};                 // of an attention layer:
+    size_t first = 0, bytes = 0;  // its part of a page
+    size_t conv = 0, state = 0;   // of a delta net, floats from the start: [conv_width - 1][channels],
+                                  // [head][key_dim][value_dim]
+  };
+  struct Group {
+    const LayerConfig* layer;  // the first of them
+    std::shared_ptr<DevicePagePool> pool;
+  };
+
+  const ModelConfig& model;
+  const KvType type;
+  const cudaStream_t stream;
+  std::vector<Layer> layers;
+  std::vector<Group> groups;
+  std::shared_ptr<DevicePagePool> states;  // null: no delta nets
+};
+
 class CudaSequence : public Sequence {
  public:
-  // chunk: how many tokens a layer with a window may append before the first of them is attended to.
-  CudaSequence(const ModelConfig& model, size_t capacity, KvType type, size_t chunk, cudaStream_t stream);
-  std::vector<MemoryPart> memory() const override { return {{memory_.as<>(), memory_.size()}}; }
+  CudaSequence(std::shared_ptr<const SequenceMemory> memory, size_t capacity);
+  std::vector<MemoryPart> memory() const override;
   std::unique_ptr<Sequence> copy() const override;
   size_t removable() const override;
   uint64_t state_bytes(Saved what) const override;
 
-  const LayerCache* layers() const { return table_.as<LayerCache>(); }  // in device memory
-  size_t rows(uint64_t layer) const { return rows_[layer]; }
+  // A step of `count` tokens is about to write: pages for it, this sequence's own, and a table of them.
+  void begin_step(size_t count);
+  // All kernels of the step are launched: gives back what no later query sees.
+  void end_step(size_t count);
+  // In device memory, as of begin_step. The tables of several steps lie at the same address.
+  std::byte* const* pages() const { return table_.as<std::byte*>(); }
+  float* state() const { return reinterpret_cast<float*>(state_.get()); }
 
  private:
+  struct Group {
+    std::vector<DevicePage> pages;  // by position / kKvPage
+    size_t n_released = 0;          // the first pages, which are gone
+  };
+
   CudaSequence(const CudaSequence& other);
-  void write_table();
+  bool make_own(DevicePage& page, DevicePagePool& pool) const;
   bool can_cut_state(size_t position) const override;
+  void cut_state(size_t position) override;
   void save_state(StateSink& sink, Saved what) const override;
   void load_state(StateSource& source, size_t position, Saved what) override;
+  void save_kv(StateSink& sink, size_t layer) const;
+  void load_kv(StateSource& source, size_t layer, size_t position);
+  void cut_group(Group& group, size_t position);
 
-  const ModelConfig& model_;
-  const KvType type_;
-  const size_t chunk_;
+  const std::shared_ptr<const SequenceMemory> memory_;
+  std::vector<Group> groups_;
+  DevicePage state_;
+  DeviceBuffer table_;    // made with the first step: a copy that only waits needs none
+  size_t changed_ = 0;    // the first page that the table does not have yet
   size_t loaded_at_ = 0;  // a saved state holds only what later tokens need
-  const cudaStream_t stream_;
-  DeviceBuffer memory_, table_;
-  std::vector<size_t> rows_;
 };
-
-// Bytes that such a sequence takes.
-uint64_t cuda_sequence_bytes(const ModelConfig& model, size_t capacity, KvType type, size_t chunk);
 
 }  // namespace moeflux::cuda

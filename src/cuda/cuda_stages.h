@@ -125,10 +125,10 @@ class CudaBackend : public Backend {
   void grouped_attention(CudaStep& s, const LayerWeights& layer);
   void latent_attention(CudaStep& s, const LayerWeights& layer);
   void delta_net(CudaStep& s, const LayerWeights& layer);
-  void attend(const CudaStep& s, Attend a, size_t first);  // of the tokens from `first` on
-  size_t context_bucket(const CudaStep& s) const;          // a power of two above the positions of all tokens
-  size_t last_position(const CudaStep& s) const;           // of any token
-  size_t window_tokens(const CudaStep& s, const LayerWeights& layer) const;
+  void attend(const CudaStep& s, Attend a);
+  size_t context_bucket(const CudaStep& s) const;  // a power of two above the positions of all tokens
+  size_t last_position(const CudaStep& s) const;   // of any token
+  const KvPlace& place(const LayerWeights& layer) const { return memory_->layers[layer.index].kv; }
   void add_product(const Linear& l, const Vectors& x, CudaStep& s);
 
   // -- experts
@@ -167,9 +167,9 @@ class CudaBackend : public Backend {
   const Manifest& manifest_;
   const bool fast_;
   const KvType kv_;
-  const size_t chunk_;
 
   Stream stream_, copies_;
+  const std::shared_ptr<const SequenceMemory> memory_;
   Event copying_, copied_;  // with times
   Event computed_[2];       // portions of a layer
   DeviceBuffer weights_, inv_freq_, counters_;

@@ -14,7 +14,8 @@ constexpr unsigned kParts = 4;     // threads that share a column
 
 // A DeltaNet as kernels take it: 32-bit sizes, for quick divisions.
 struct Job {
-  unsigned n_key_heads, n_value_heads, group, key_dim, value_dim, width, channels, n_slices, layer;
+  unsigned n_key_heads, n_value_heads, group, key_dim, value_dim, width, channels, n_slices;
+  size_t past, state;
   bool single;  // slices are single tokens
   const SliceInfo* slices;
   const float *u, *z, *b, *a;
@@ -41,7 +42,7 @@ __global__ void convolve_kernel(const __grid_constant__ Job d) {
   __shared__ float room[33];
   const unsigned t = blockIdx.x, past = d.width - 1, qk = 2 * d.n_key_heads, head = blockIdx.y;
   const SliceInfo slice = d.single ? d.slices[t] : slice_of(d, t);
-  float* state = slice.layers[d.layer].conv;
+  float* state = slice.state + d.past;
   wait_for_previous();
   let_next_begin();
   const bool is_value = head >= qk;
@@ -77,7 +78,7 @@ __global__ void keep_inputs_kernel(const __grid_constant__ Job d) {
   const SliceInfo slice = d.slices[blockIdx.y];
   const unsigned past = d.width - 1, c = blockIdx.x * blockDim.x + threadIdx.x;
   if (c >= d.channels) return;
-  float* state = slice.layers[d.layer].conv;
+  float* state = slice.state + d.past;
   for (unsigned j = 0; j < past; ++j) {
     const unsigned from = slice.count + j;
     state[j * d.channels + c] =
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kColumns* kParts) delta_kernel(const __grid_co
   const unsigned column = blockIdx.x * kColumns + local, channels = d.channels;
   const bool has_column = column < d.value_dim;
   const auto row_of = [&](unsigned i) { return (i / 4 * kParts + part) * 4 + i % 4; };
-  float* state = slice.layers[d.layer].state + size_t{head} * d.key_dim * d.value_dim + column;
+  float* state = slice.state + d.state + size_t{head} * d.key_dim * d.value_dim + column;
   float s[kRows];
 #pragma unroll
   for (unsigned i = 0; i < kRows; ++i)  // of the step before: need not be waited for
@@ -229,7 +230,8 @@ void delta_net(const DeltaNet& d, cudaStream_t stream) {
                 .width = u(d.conv_width),
                 .channels = u(d.channels()),
                 .n_slices = u(d.n_slices),
-                .layer = u(d.layer),
+                .past = d.past,
+                .state = d.state,
                 .single = d.n_slices == d.n,
                 .slices = d.slices,
                 .u = d.u,

@@ -14,9 +14,9 @@ struct DeltaNet {
   size_t n, n_key_heads, n_value_heads, key_dim, value_dim, conv_width;
   const SliceInfo* slices;
   size_t n_slices;
-  size_t layer;
-  const float* u;                // [n, channels]: q, k, v before the convolution
-  const float *z, *b, *a;        // [n, value channels], [n, value heads] twice
+  size_t past, state;      // where in a slice's state: [conv_width - 1][channels], [head][key_dim][value_dim]
+  const float* u;          // [n, channels]: q, k, v before the convolution
+  const float *z, *b, *a;  // [n, value channels], [n, value heads] twice
   size_t z_stride, ba_stride;    // floats from token to token
   const float* conv;             // [channels, conv_width]
   const float *a_log, *dt_bias;  // [value heads]

@@ -78,15 +78,13 @@ TEST_F(CudaDelta, EveryCutGivesTheReferencesTokensAndTheSameBits) {
         dt_bias(in.dt_bias), norm(in.norm), mixed(n * s.channels()), rule(n * s.values());
     std::vector<float> first;
     for (const size_t step : {n, size_t{1}, size_t{16}, size_t{31}}) {
-      const DeviceArray<float> past(std::vector<float>(std::max<size_t>(s.width - 1, 1) * s.channels())),
-          state(std::vector<float>(s.value_heads * s.key_dim * s.value_dim));
-      const DeviceArray<LayerCache> cache(
-          std::vector<LayerCache>{{nullptr, nullptr, nullptr, nullptr, past.get(), state.get(), 0, 0}});
+      const size_t past = 8, rule_at = past + (s.width - 1) * s.channels();
+      const DeviceArray<float> state(std::vector<float>(rule_at + s.value_heads * s.key_dim * s.value_dim));
       const TestVectors y(std::vector<float>(n * s.values()), s.values());
       for (size_t at = 0; at < n; at += step) {
         const size_t count = std::min(step, n - at);
         const DeviceArray<SliceInfo> slice(std::vector<SliceInfo>{
-            {cache.get(), 0, static_cast<uint32_t>(count), static_cast<uint32_t>(at), 0}});
+            {state.get(), 0, static_cast<uint32_t>(count), static_cast<uint32_t>(at), 0}});
         Vectors out = y.vectors;
         out.n = count;
         out.f += at * s.values();
@@ -99,7 +97,8 @@ TEST_F(CudaDelta, EveryCutGivesTheReferencesTokensAndTheSameBits) {
                    .conv_width = s.width,
                    .slices = slice.get(),
                    .n_slices = 1,
-                   .layer = 0,
+                   .past = past,
+                   .state = rule_at,
                    .u = u.get() + at * s.channels(),
                    .z = z.get() + at * s.values(),
                    .b = b.get() + at * s.value_heads,

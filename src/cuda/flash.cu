@@ -2,6 +2,7 @@
 // long as both sides agree. So a lane takes 16 neighbouring bytes of a key as its share of two products, and
 // 16 neighbouring bytes of each of four values as its columns of eight.
 #include "cuda/flash.h"
+#include "cuda/kv_value.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/overlap.cuh"
 #include "cuda/reduce.cuh"
@@ -11,6 +12,16 @@ namespace moeflux::cuda {
 namespace {
 
 constexpr float kLog2e = 1.4426950408889634f;
+
+// In bytes from a page's start: one key/value head's keys or values.
+template <unsigned kDim>
+__device__ size_t head_at(uint64_t part, unsigned kv_head) {
+  return part + size_t{kv_head} * (kKvPage * kDim * sizeof(__nv_bfloat16));
+}
+template <unsigned kDim>
+__device__ size_t row_at(unsigned position) {  // and from there on, the row of a position
+  return position % kKvPage * (kDim * sizeof(__nv_bfloat16));
+}
 
 __device__ size_t first_seen(size_t window, size_t last) {
   return window && last + 1 > window ? last + 1 - window : 0;
@@ -230,21 +241,25 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
                  tiles = (group + 15) / 16;
   const unsigned t = blockIdx.y, kv_head = blockIdx.x / tiles, first_head = blockIdx.x % tiles * 16,
                  head = kv_head * group + first_head, n_rows = min(16u, group - first_head);
-  const unsigned last = a.tokens[t].position, low = static_cast<unsigned>(first_seen(a.window, last));
+  const TokenInfo token = a.tokens[t];  // of the step, like the table of pages: there for long
+  const unsigned last = token.position, low = static_cast<unsigned>(first_seen(a.window, last));
   const unsigned first_part = low / d.part_positions, n_parts = last / d.part_positions - first_part + 1;
-  const LayerCache cache = a.tokens[t].layers[a.layer];  // of the step, like the position: there for long
   const unsigned from = (first_part + blockIdx.z) * d.part_positions,
                  end = min(from + d.part_positions, last + 1);
-  auto* keys = static_cast<__nv_bfloat16*>(cache.keys) + size_t{kv_head} * cache.rows * kDim;
-  auto* values = static_cast<__nv_bfloat16*>(cache.values) + size_t{kv_head} * cache.rows * kDim;
-  const auto row_of = [&](unsigned position) {
-    return size_t{position < cache.rows ? position : position % cache.rows} * kDim;
+  const size_t keys = head_at<kDim>(a.place.keys, kv_head), values = head_at<kDim>(a.place.values, kv_head);
+  // Of kStep positions; null: none of them is seen.
+  static_assert(kKvPage % kStep == 0);
+  const auto page_from = [&](unsigned at) -> const std::byte* {
+    return at < end && at + kStep > low ? page_of(token.pages, a.place, at) : nullptr;
   };
+  const std::byte* next_page = page_from(from + warp * kStep);
+  const bool newest = blockIdx.z == n_parts - 1 && warp >= kWarps - 2;
+  std::byte* const last_page = newest ? page_of(token.pages, a.place, last) : nullptr;
   // What is there before the newest token: a warp's first positions, norms and rotations.
-  if (const unsigned at = from + warp * kStep + lane; at < end && at < last)
-    for (unsigned i = 0; i < kDim; i += 64) {
-      fetch_line(keys + row_of(at) + i);
-      fetch_line(values + row_of(at) + i);
+  if (const unsigned at = from + warp * kStep + lane; next_page && at < end && at < last)
+    for (unsigned i = 0; i < kDim * sizeof(__nv_bfloat16); i += 128) {
+      fetch_line(next_page + keys + row_at<kDim>(at) + i);
+      fetch_line(next_page + values + row_at<kDim>(at) + i);
     }
   if (warp == 0 && blockIdx.z < n_parts) {
     const size_t half = p.rope.half, in_table = t * half + lane * 2;
@@ -261,7 +276,7 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
     prepare_head<kDim>(p, t, p.q + t * p.q_stride + (head + r) * p.q_head,
                        p.q_norm && p.whole ? p.q_norm + (head + r) * kDim : p.q_norm,
                        p.whole ? p.inverse + 2 * t : nullptr, true, room + r * kDim);
-  if (blockIdx.z == n_parts - 1 && warp >= kWarps - 2) {
+  if (newest) {
     const bool key = warp == kWarps - 1;
     float* to = room + (16 + key) * kDim;
     const size_t at = (size_t{t} * n_kv + kv_head) * kDim;
@@ -270,8 +285,8 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
                        : p.k_norm && p.whole ? p.k_norm + kv_head * kDim
                                              : p.k_norm,
                        p.whole ? p.inverse + 2 * t + 1 : nullptr, key, to);
-    for (unsigned i = lane; i < kDim; i += 32)
-      (key ? keys : values)[row_of(last) + i] = __float2bfloat16_rn(to[i]);
+    auto* row = reinterpret_cast<__nv_bfloat16*>(last_page + (key ? keys : values) + row_at<kDim>(last));
+    for (unsigned i = lane; i < kDim; i += 32) row[i] = __float2bfloat16_rn(to[i]);
   }
   __syncthreads();
   uint32_t q[kDim / 16][4];
@@ -282,11 +297,14 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
   RunningRow rows[2];
   const float scale = a.scale * kLog2e;
   for (unsigned at = from + warp * kStep; at < end; at += kWarps * kStep) {
+    const std::byte* const page = next_page;
+    next_page = page_from(at + kWarps * kStep);
+    if (!page) continue;
     float s[kStep / 8][4] = {};
 #pragma unroll
     for (unsigned tile = 0; tile < kStep / 8; ++tile) {
-      const size_t row = row_of(min(at + tile * 8 + lane / 4, last));
-      const auto* key = reinterpret_cast<const uint4*>(keys + row) + lane % 4;
+      const size_t row = row_at<kDim>(min(at + tile * 8 + lane / 4, last));
+      const auto* key = reinterpret_cast<const uint4*>(page + keys + row) + lane % 4;
       score<kDim>(s[tile], q, [&](unsigned chunk) { return key[chunk * 4]; });
 #pragma unroll
       for (unsigned e = 0; e < 4; ++e) {
@@ -303,8 +321,8 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
       const uint4* value[4];
 #pragma unroll
       for (unsigned i = 0; i < 4; ++i) {
-        const size_t row = row_of(min(at + step * 16 + 2 * (lane % 4) + i % 2 + i / 2 * 8, last));
-        value[i] = reinterpret_cast<const uint4*>(values + row) + lane / 4;
+        const size_t row = row_at<kDim>(min(at + step * 16 + 2 * (lane % 4) + i % 2 + i / 2 * 8, last));
+        value[i] = reinterpret_cast<const uint4*>(page + values + row) + lane / 4;
       }
       weigh<kDim>(out, weights, [&](unsigned g, unsigned i) { return value[i][g * 8]; });
     }
@@ -391,16 +409,17 @@ __device__ inline void copy_async(uint32_t to, const void* from) {
 __device__ inline unsigned key_place(unsigned row, unsigned chunk) { return chunk ^ (row & 1) << 2; }
 __device__ inline unsigned value_place(unsigned row, unsigned chunk) { return chunk ^ (row & 7); }
 
+// keys, values: a head's, in the page that has the positions from `from` on.
 template <unsigned kDim>
-__device__ void stage(const LayerCache& cache, const __nv_bfloat16* keys, const __nv_bfloat16* values,
-                      size_t from, size_t last, uint32_t to) {
+__device__ void stage(const std::byte* keys, const std::byte* values, unsigned from, unsigned last,
+                      uint32_t to) {
   using P = Prefill<kDim>;
+  static_assert(kKvPage % P::kPositions == 0);
   for (unsigned i = threadIdx.x; i < P::kPositions * P::kChunks; i += blockDim.x) {
     const unsigned r = i / P::kChunks, chunk = i % P::kChunks;
-    const size_t row = min(from + r, last) % cache.rows;
-    copy_async(to + (r * P::kChunks + key_place(r, chunk)) * 16, keys + row * kDim + chunk * 8);
-    copy_async(to + P::kTileBytes + (r * P::kChunks + value_place(r, chunk)) * 16,
-               values + row * kDim + chunk * 8);
+    const size_t at = row_at<kDim>(min(from + r, last)) + chunk * 16;
+    copy_async(to + (r * P::kChunks + key_place(r, chunk)) * 16, keys + at);
+    copy_async(to + P::kTileBytes + (r * P::kChunks + value_place(r, chunk)) * 16, values + at);
   }
   asm volatile("cp.async.commit_group;");
 }
@@ -418,9 +437,9 @@ __global__ void __launch_bounds__(kPrefillWarps * 32, 1)
   const size_t block = gridDim.x - 1 - blockIdx.x, first = block * tokens_per_block, kv_head = blockIdx.y;
   const unsigned n_tokens = static_cast<unsigned>(min(size_t{tokens_per_block}, a.n - first)),
                  n_rows = n_tokens * group;
-  const LayerCache cache = a.tokens[0].layers[a.layer];
-  const auto* keys = static_cast<const __nv_bfloat16*>(cache.keys) + kv_head * cache.rows * kDim;
-  const auto* values = static_cast<const __nv_bfloat16*>(cache.values) + kv_head * cache.rows * kDim;
+  std::byte* const* pages = a.tokens[0].pages;
+  const size_t keys = head_at<kDim>(a.place.keys, blockIdx.y),
+               values = head_at<kDim>(a.place.values, blockIdx.y);
   const auto offset = [&](unsigned r) {  // of row r in [n, heads, kDim]
     return ((first + r / group) * a.n_heads + kv_head * group + r % group) * size_t{kDim};
   };
@@ -442,11 +461,19 @@ __global__ void __launch_bounds__(kPrefillWarps * 32, 1)
 
   const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(tiles));
   size_t at = low / P::kPositions * P::kPositions;
-  stage<kDim>(cache, keys, values, at, last, shared);
+  const auto page_from = [&](size_t p) -> const std::byte* {
+    return p <= last ? page_of(pages, a.place, static_cast<unsigned>(p)) : nullptr;
+  };
+  const auto stage_page = [&](const std::byte* page, size_t p, uint32_t to) {
+    stage<kDim>(page + keys, page + values, static_cast<unsigned>(p), static_cast<unsigned>(last), to);
+  };
+  stage_page(page_from(at), at, shared);
+  const std::byte* next_page = page_from(at + P::kPositions);
   for (unsigned turn = 0; at <= last; at += P::kPositions, turn ^= 1) {
     const size_t next = at + P::kPositions;
     if (next <= last) {
-      stage<kDim>(cache, keys, values, next, last, shared + (turn ^ 1) * 2 * P::kTileBytes);
+      stage_page(next_page, next, shared + (turn ^ 1) * 2 * P::kTileBytes);
+      next_page = page_from(next + P::kPositions);
       asm volatile("cp.async.wait_group 1;");
     } else {
       asm volatile("cp.async.wait_group 0;");

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/reduce.cuh"
+#include "cuda/step_info.h"
 #include "ops/attention.h"
 
 namespace moeflux::cuda {
@@ -27,6 +28,11 @@ struct KvValue<KvType::Q8> {
   using Type = int8_t;
   __device__ static float load(int8_t x) { return static_cast<float>(x); }
 };
+
+// The page that has a position.
+__device__ inline std::byte* page_of(std::byte* const* pages, const KvPlace& place, unsigned position) {
+  return pages[size_t{position / kKvPage} * place.n_groups + place.group];
+}
 
 // A whole block stores a row of n values; int8 gets one scale. room: block_reduce's.
 inline __device__ void store_row(KvType type, void* base, float* scales, size_t row, const float* x,

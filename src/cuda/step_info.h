@@ -2,26 +2,31 @@
 // sees the token, position and cache of the step that it is replayed for.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace moeflux::cuda {
 
-// Cache or state of one sequence and layer. Keys and values are [head][row][dim]; position p is at row
-// p % rows.
-struct LayerCache {
-  void *keys, *values;             // values null: the first components of the key
-  float *key_scale, *value_scale;  // [head][row], int8 only
-  float *conv, *state;             // delta net: [conv_width - 1][channels], [head][key_dim][value_dim]
-  uint32_t rows, unused;
+// Positions of a page of KV cache. The positions that a kernel takes at once lie in one page.
+inline constexpr uint32_t kKvPage = 64;
+
+// Where an attention layer's keys and values are in the pages of every sequence: position p is row
+// p % kKvPage of page [p / kKvPage][group].
+struct KvPlace {
+  uint32_t group, n_groups;  // layers with the same window share pages
+  bool own_values;           // else a value is the first components of its key
+  // Bytes from the page's start on.
+  uint64_t keys, values;            // [head][kKvPage][dim]
+  uint64_t key_scale, value_scale;  // [head][kKvPage] floats, int8 only
 };
 
-struct TokenInfo {
-  const LayerCache* layers;  // of its sequence, [n_layers]
+struct alignas(16) TokenInfo {
+  std::byte* const* pages;  // of its sequence, [page][group]
   uint32_t token, position;
 };
 
-struct SliceInfo {  // consecutive tokens of one sequence
-  const LayerCache* layers;
+struct SliceInfo {        // consecutive tokens of one sequence
+  float* state;           // what all delta nets remember of it
   uint32_t first, count;  // index in the batch, tokens
   uint32_t position, unused;
 };

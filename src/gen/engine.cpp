@@ -47,11 +47,7 @@ std::unique_ptr<Backend> make_backend(const EngineOptions& o, const ModelConfig&
   if (name == "cuda")
     return make_cuda_backend(
         config, weights, resident.memory(), manifest,
-        {.precision = o.precision,
-         .kv = kv_type(o),
-         .chunk = std::min(o.chunk, plan.ctx),
-         .slot_bytes = plan.vram_slot_bytes,
-         .policy = o.policy},
+        {.precision = o.precision, .kv = kv_type(o), .slot_bytes = plan.vram_slot_bytes, .policy = o.policy},
         plan.vram_slot_bytes == plan.expert_bytes ? nullptr : make_host_experts(config, cpu_options(o)));
   std::string known;
   for (const std::string& b : backend_names()) known += (known.empty() ? "" : ", ") + b;

@@ -1,6 +1,7 @@
 #include "model/plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/text.h"
@@ -34,6 +35,15 @@ void add_parameters(const ModelConfig& m, const Manifest& manifest, MemoryPlan& 
 void add_mtp(const ModelConfig& m, const PlanRequest& r, MemoryPlan& plan) {
   plan.kv_bytes = checked_add(plan.kv_bytes, sequence_bytes(mtp_config(m), plan.ctx, r.kv), "KV cache");
   plan.overhead_bytes += std::min(r.chunk, plan.ctx) * (8 * m.d_model + panel_bytes(2 * m.d_model));
+}
+
+// A GPU gives back what windows have passed by only when a step is over: the step's positions come on top.
+uint64_t window_step_bytes(const ModelConfig& m, const PlanRequest& r, uint64_t ctx) {
+  uint64_t sum = 0;
+  for (LayerConfig layer : m.layers)
+    if (std::exchange(layer.window, 0) > 0)
+      sum = checked_add(sum, kv_bytes(m, layer, std::min(r.chunk, ctx), r.kv), "KV cache");
+  return sum;
 }
 
 // With a GPU: weights, KV cache and activations first, then expert slots.
@@ -138,6 +148,8 @@ MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const P
   plan.class_bytes[static_cast<size_t>(TensorClass::Expert)] = plan.expert_bytes;
   plan.resident_bytes = manifest.resident_bytes();
   plan.kv_bytes = checked_mul(sequence_bytes(model, plan.ctx, r.kv), r.sequences, "KV cache");
+  if (r.device_free)
+    plan.kv_bytes = checked_add(plan.kv_bytes, window_step_bytes(model, r, plan.ctx), "KV cache");
   plan.overhead_bytes =
       step_bytes(model, std::min(r.chunk, plan.ctx), std::min(r.logit_rows, plan.ctx), r.threads) +
       kProgramBytes;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "support/checkpoint_builder.h"
 
@@ -41,6 +43,25 @@ TEST(Plan, AMultiTokenPredictionLayerHasACacheOfItsOwn) {
   EXPECT_GT(p.overhead_bytes, q.overhead_bytes);
   EXPECT_EQ(p.token_expert_bytes, q.token_expert_bytes);  // without guesses it takes no part
   EXPECT_EQ(p.params_total, q.params_total);
+}
+
+TEST(Plan, AGpuHoldsTheStepsPositionsOfWindows) {
+  const Package package(test::golden_package("gpt_oss"));
+  const ModelConfig model = parse_model_config(package.config(), "config.json");
+  const auto kv = [&](std::optional<uint64_t> device_free) {
+    const PlanRequest r{.ram = {},
+                        .vram = {},
+                        .device_free = device_free,
+                        .ctx = 1000,
+                        .max_memory = {},
+                        .available = 1ull << 40,
+                        .chunk = 256};
+    return make_plan(model, package.manifest(), r).kv_bytes;
+  };
+  const auto windows = static_cast<uint64_t>(
+      std::ranges::count_if(model.layers, [](const LayerConfig& l) { return l.window > 0; }));
+  ASSERT_GT(windows, 0u);
+  EXPECT_EQ(kv(1ull << 40) - kv({}), windows * 256 * kv_width(model, model.layers[0]) * 2);
 }
 
 TEST(Plan, WhatDoesNotFitIsRefusedOrSaid) {

@@ -1,0 +1,38 @@
+// Device memory of sequences in pages of one size, counted by reference, so that sequences can share what
+// they have in common. A page is not written while it is shared: who wants to, copies it first. Whoever uses
+// pages does so in the order of one stream, so that one can be given back before the device has done with it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cuda/device.h"
+
+namespace moeflux::cuda {
+
+using DevicePage = std::shared_ptr<std::byte>;  // or none
+
+class DevicePagePool : public std::enable_shared_from_this<DevicePagePool> {
+ public:
+  explicit DevicePagePool(size_t page_bytes);
+  DevicePagePool(const DevicePagePool&) = delete;
+
+  DevicePage take();  // uninitialised, aligned to 256 bytes; throws Error{OutOfMemory}
+  size_t page_bytes() const { return page_bytes_; }
+  size_t n_used() const { return n_used_; }  // pages that are referred to
+  uint64_t reserved_bytes() const { return slabs_.size() * slab_pages_ * stride_; }
+
+ private:
+  struct Slab {  // pages that are reserved together, and given back together when none is used
+    DeviceBuffer memory;
+    std::vector<std::byte*> free;
+  };
+  void give_back(Slab* slab, std::byte* page) noexcept;
+
+  const size_t page_bytes_, stride_, slab_pages_;
+  size_t n_used_ = 0;
+  std::vector<std::unique_ptr<Slab>> slabs_;
+  std::vector<Slab*> open_;  // those with a free page
+};
+
+}  // namespace moeflux::cuda
