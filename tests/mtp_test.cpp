@@ -84,7 +84,7 @@ class Mtp : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(Mtp, EqualsTheReference) {
-  for (const std::string backend : {"cpu", "cpu-ref"}) {
+  for (const std::string& backend : test::with_gpu({"cpu", "cpu-ref"})) {
     Engine engine(test::mtp_package(GetParam()), mtp_options(backend, Precision::Exact));
     const size_t d = engine.config().d_model, vocab = engine.config().n_vocab;
     const auto sequence = engine.make_sequence(), own = engine.make_mtp_sequence();
@@ -107,28 +107,33 @@ TEST_P(Mtp, EqualsTheReference) {
 }
 
 TEST_P(Mtp, HasTheSameBitsForEveryChunkAndCache) {
-  for (const Precision precision : {Precision::Exact, Precision::Fast}) {
+  for (const auto& [backend, precision] :
+       {std::pair("cpu", Precision::Exact), std::pair("cpu", Precision::Fast),
+        std::pair("cuda", Precision::Exact)}) {
+    if (backend == std::string("cuda") && test::with_gpu({}).empty()) continue;
     MtpRows whole;
     for (const uint64_t chunk : {512, 1, 7}) {
-      EngineOptions o = mtp_options("cpu", precision);
+      EngineOptions o = mtp_options(backend, precision);
       o.chunk = chunk;
       if (chunk == 7) o.ram = ExpertStore::least_budget(Package(test::mtp_package(GetParam())).manifest());
+      if (chunk == 7 && o.backend == "cuda") o.vram = o.ram;
       Engine engine(test::mtp_package(GetParam()), o);
       const auto sequence = engine.make_sequence(), own = engine.make_mtp_sequence();
       std::vector<float> hidden;
       engine.eval(*sequence, evaluated(), 1, {}, &hidden);
       const MtpRows rows = evaluate_mtp(engine, *own, following(), hidden, chunk);
       if (chunk == 512) whole = rows;
-      EXPECT_EQ(rows.logits, whole.logits) << chunk;
-      EXPECT_EQ(rows.hidden, whole.hidden) << chunk;
+      EXPECT_EQ(rows.logits, whole.logits) << backend << chunk;
+      EXPECT_EQ(rows.hidden, whole.hidden) << backend << chunk;
     }
   }
 }
 
 TEST_P(Mtp, GuessesGoOnFromGuessesAndAreForgotten) {
-  for (const uint64_t chunk : {512, 5}) {
-    EngineOptions o = mtp_options("cpu", Precision::Exact);
-    o.chunk = chunk;
+  for (const auto& [backend, chunk] : {std::pair("cpu", 512), std::pair("cpu", 5), std::pair("cuda", 5)}) {
+    if (backend == std::string("cuda") && test::with_gpu({}).empty()) continue;
+    EngineOptions o = mtp_options(backend, Precision::Exact);
+    o.chunk = static_cast<uint64_t>(chunk);
     Engine engine(test::mtp_package(GetParam()), o);
     const size_t d = engine.config().d_model;
     const std::span<const Token> tokens = evaluated();
@@ -254,7 +259,7 @@ TEST(MtpOfDeepSeek, TheTextIsTheOneWithoutGuesses) {
   const test::TempFolder temp;
   convert_package(open_source(test::data_folder() / "quant/deepseek_v3_fp8", temp / "pk", true, false),
                   temp / "pk", {.mtp = true});
-  for (const std::string backend : {"cpu", "cpu-ref"}) {
+  for (const std::string& backend : test::with_gpu({"cpu", "cpu-ref"})) {
     Engine engine(temp / "pk", mtp_options(backend, Precision::Exact));
     GenerateOptions options;
     options.sampler.temperature = 0;

@@ -67,6 +67,7 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
                          std::span<const std::byte> resident, const Manifest& manifest,
                          const CudaOptions& options, std::unique_ptr<HostExperts> host)
     : m_(model),
+      mtp_(mtp_config(model)),
       w_(weights),
       resident_(resident),
       manifest_(manifest),
@@ -75,6 +76,7 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
       stream_((refuse_sizes(model), open_device(), make_stream())),
       copies_(make_stream()),
       memory_(std::make_shared<SequenceMemory>(model, options.kv, stream_.get())),
+      mtp_memory_(std::make_shared<SequenceMemory>(mtp_, options.kv, stream_.get())),
       copying_(make_timed_event()),
       copied_(make_timed_event()),
       computed_{make_event(), make_event()},
@@ -101,6 +103,10 @@ CudaBackend::~CudaBackend() {
 
 std::unique_ptr<Sequence> CudaBackend::make_sequence(size_t capacity) {
   return std::make_unique<CudaSequence>(memory_, capacity);
+}
+
+std::unique_ptr<Sequence> CudaBackend::make_mtp_sequence(size_t capacity) {
+  return w_.mtp ? std::make_unique<CudaSequence>(mtp_memory_, capacity) : nullptr;
 }
 
 void CudaBackend::wait() { check_cuda(cudaStreamSynchronize(stream_.get()), "the GPU"); }
@@ -133,9 +139,10 @@ CudaStep::~CudaStep() {
 
 // A tap of routes that may not be told late looks at a step only where the host does not steer it.
 std::optional<GraphKey> CudaBackend::graph_key(const CudaStep& s) const {
-  const bool looked_at = s.tap.call && !(s.tap.only_routes && (s.tap.late || !holds_all()));
+  const bool looked_at =
+      s.tap.call && (s.batch.mtp() || !(s.tap.only_routes && (s.tap.late || !holds_all())));
   if (!s.each_one() || looked_at || s.n > kMostGraphTokens || s.batch.logit_rows.size() != s.n) return {};
-  return GraphKey{s.n, context_bucket(s)};
+  return GraphKey{s.n, context_bucket(s), s.batch.mtp(), !s.batch.final_norm.empty()};
 }
 
 // A step like others before: recorded the second time, when scratch memory has its size, then replayed for as
@@ -170,7 +177,7 @@ void CudaBackend::choose_layer_mode(CudaStep& s, const LayerWeights& layer) {
   s.layer_key.reset();
   const std::optional<GraphKey> key = graph_key(s);
   if (!key || holds_all() || !layer.config->sparse) return;
-  s.layer_key = {*key, layer.index};
+  s.layer_key = {*key, layer.store_layer};
   const auto it = layers_.find(*s.layer_key);
   if (it == layers_.end() || it->second.moves != moves_.count) return;
   s.layer_mode = it->second.graph ? CudaStep::Mode::Replay : CudaStep::Mode::Record;
@@ -205,11 +212,12 @@ void CudaBackend::tell_routes(const CudaStep& s) {
 // -- stages
 
 std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
-  check(batch.final_norm.empty(), "a step whose final norm nobody wants");  // it stays on the device
   auto s = std::make_unique<CudaStep>(batch, tap);
   const size_t n = s->n, n_slices = batch.slices.size(), n_rows = batch.logit_rows.size();
   const size_t slices_at = n * sizeof(TokenInfo), ids_at = slices_at + n_slices * sizeof(SliceInfo),
-               rows_at = ids_at + n * sizeof(uint32_t), bytes = rows_at + n_rows * sizeof(uint32_t);
+               rows_at = ids_at + n * sizeof(uint32_t),
+               hidden_at = align_up(rows_at + n_rows * sizeof(uint32_t), 16),
+               bytes = hidden_at + batch.hidden.size_bytes();
   wait();             // for what still reads the step before
   tier_.unpin_all();  // of a step that failed half-way
   timed_bytes_ = 0;
@@ -233,6 +241,7 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
   std::copy(batch.tokens.begin(), batch.tokens.end(), ids);
   std::copy(batch.logit_rows.begin(), batch.logit_rows.end(),
             reinterpret_cast<uint32_t*>(staging_.as<>() + rows_at));
+  std::copy(batch.hidden.begin(), batch.hidden.end(), reinterpret_cast<float*>(staging_.as<>() + hidden_at));
   std::byte* info = info_.get(bytes);
   check_cuda(cudaMemcpyAsync(info, staging_.as<>(), bytes, cudaMemcpyHostToDevice, stream_.get()),
              "copying a step's tokens");
@@ -243,6 +252,7 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
   s->slices = reinterpret_cast<const SliceInfo*>(info + slices_at);
   s->token_ids = reinterpret_cast<const uint32_t*>(info + ids_at);
   s->logit_rows = reinterpret_cast<const uint32_t*>(info + rows_at);
+  s->hidden = reinterpret_cast<const float*>(info + hidden_at);
   s->x = x_.get(n * m_.d_model);
   const size_t half = m_.rope.inv_freq.size();
   float *cosine = rope_.get(2 * n * half), *sine = cosine + n * half;
@@ -256,6 +266,22 @@ void CudaBackend::embed(Step& step) {
   if (s.mode == CudaStep::Mode::Replay) return;
   dequantise_rows(on_device(w_.embedding), s.token_ids, s.n, s.x, m_.d_model, stream_.get());
   tap(s, "embed", 0, s.x, s.n, m_.d_model);
+}
+
+void CudaBackend::join_hidden(Step& step) {
+  CudaStep& s = own(step);
+  if (s.mode == CudaStep::Mode::Replay) return;
+  const MtpWeights& w = *w_.mtp;
+  const size_t d = m_.d_model;
+  const Vectors both = mixed_.make(s.n, 2 * d, fast_);
+  const auto half = [&](const float* x, Vector norm, size_t first) {
+    rms_norm(x, d, nullptr, on_device(norm), m_.norm_eps,
+             {.n = s.n, .cols = d, .f = both.f + first, .stride = 2 * d}, stream_.get());
+  };
+  half(s.x, w.embedding_norm, 0);
+  half(s.hidden, w.hidden_norm, d);
+  if (fast_) quantise(both, stream_.get());
+  linear({.w = on_device(w.fc), .x = both, .out = s.x, .out_stride = d, .exact = !fast_}, stream_.get());
 }
 
 void CudaBackend::attention(Step& step, const LayerWeights& layer) {
@@ -363,9 +389,9 @@ std::span<const uint32_t> CudaBackend::guess(Step&, const LayerWeights&) { retur
 
 void CudaBackend::logits(Step& step, std::span<float> out) {
   CudaStep& s = own(step);
-  const size_t n = s.batch.logit_rows.size();
-  if (host_.size() < out.size_bytes()) {
-    host_ = PinnedBuffer(out.size_bytes(), "logits");
+  const std::span<float> final_norm = s.batch.final_norm;
+  if (const size_t bytes = out.size_bytes() + final_norm.size_bytes(); host_.size() < bytes) {
+    host_ = PinnedBuffer(bytes, "logits");
     ++moves_.count;
   }
   if (s.mode != CudaStep::Mode::Replay) compute_logits(s);
@@ -375,37 +401,46 @@ void CudaBackend::logits(Step& step, std::span<float> out) {
   else if (const auto key = graph_key(s); key && holds_all())  // the next one like it is recorded
     graphs_[*key] = {Graph(), moves_.count};
   for (const Slice& slice : s.batch.slices) static_cast<CudaSequence&>(*slice.sequence).end_step(slice.count);
-  if (n == 0) return;
+  if (out.empty() && final_norm.empty()) return;
   wait();
+  if (!final_norm.empty())
+    std::memcpy(final_norm.data(), host_.as<>() + out.size_bytes(), final_norm.size_bytes());
+  if (out.empty()) return;
   std::memcpy(out.data(), host_.as<>(), out.size_bytes());
-  if (s.tap) s.tap.call({"logits", m_.n_layers(), n, m_.n_vocab, out});
+  if (s.tap) s.tap.call({"logits", m_.n_layers(), s.batch.logit_rows.size(), m_.n_vocab, out});
   if (s.mode != CudaStep::Mode::Eager) tell_routes(s);
 }
 
-// The logits that are wanted, to host_.
+// The logits that are wanted, to host_, and behind them the final norm where that is.
 void CudaBackend::compute_logits(CudaStep& s) {
   const size_t n = s.batch.logit_rows.size(), d = m_.d_model;
+  const float* weight = on_device(s.batch.mtp() ? w_.mtp->norm : w_.final_norm);
+  const bool all = s.tap || !s.batch.final_norm.empty();  // rows
   Vectors h;
-  if (s.tap) {  // sees all rows
-    const Vectors all = h_.make(s.n, d, fast_);
-    rms_norm(s.x, d, nullptr, on_device(w_.final_norm), m_.norm_eps, all, stream_.get());
-    if (tap(s, "final_norm", m_.n_layers(), all.f, s.n, d) && fast_) quantise(all, stream_.get());
-    h = all;
+  if (all) {
+    h = h_.make(s.n, d, fast_);
+    rms_norm(s.x, d, nullptr, weight, m_.norm_eps, h, stream_.get());
+    if (tap(s, "final_norm", m_.n_layers(), h.f, s.n, d) && fast_) quantise(h, stream_.get());
   } else if (n) {
     h = wanted_.make(n, d, fast_);
-    rms_norm(s.x, d, s.logit_rows, on_device(w_.final_norm), m_.norm_eps, h, stream_.get());
+    rms_norm(s.x, d, s.logit_rows, weight, m_.norm_eps, h, stream_.get());
   }
-  if (n == 0) return;
-  float* result = logits_.get(n * m_.n_vocab);
-  Product p{.w = on_device(w_.head), .x = h, .out = result, .out_stride = m_.n_vocab, .exact = !fast_};
-  if (s.tap) {
-    p.pick = s.logit_rows;
-    p.n_picks = n;
+  if (n) {
+    float* result = logits_.get(n * m_.n_vocab);
+    Product p{.w = on_device(w_.head), .x = h, .out = result, .out_stride = m_.n_vocab, .exact = !fast_};
+    if (all && s.n > 1) {
+      p.pick = s.logit_rows;
+      p.n_picks = n;
+    }
+    linear(p, stream_.get());
+    check_cuda(cudaMemcpyAsync(host_.as<>(), result, n * m_.n_vocab * sizeof(float), cudaMemcpyDeviceToHost,
+                               stream_.get()),
+               "reading the logits");
   }
-  linear(p, stream_.get());
-  check_cuda(cudaMemcpyAsync(host_.as<>(), result, n * m_.n_vocab * sizeof(float), cudaMemcpyDeviceToHost,
-                             stream_.get()),
-             "reading the logits");
+  if (!s.batch.final_norm.empty())
+    check_cuda(cudaMemcpyAsync(host_.as<float>() + n * m_.n_vocab, h.f, s.batch.final_norm.size_bytes(),
+                               cudaMemcpyDeviceToHost, stream_.get()),
+               "reading the final norm");
 }
 
 }  // namespace cuda

@@ -24,7 +24,7 @@ constexpr double kWeight = 0.1;            // of the newest measurement of a spe
 }  // namespace
 
 ExpertWork CudaBackend::expert_work(CudaStep& s, const LayerWeights& layer) {
-  const ExpertLayer* stored = manifest_.find_layer(layer.index);
+  const ExpertLayer* stored = manifest_.find_layer(layer.store_layer);
   // Any address will do: what counts is where the parts lie from the start of the record on.
   MlpWeights w = bind_expert(*stored, {reinterpret_cast<const std::byte*>(uintptr_t{4096}), 0});
   ExpertWork work{
@@ -232,11 +232,11 @@ void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertSto
   std::vector<bool> wanted(moe.n_experts);
   for (const uint32_t id : s.host_ids) wanted[id] = true;
   const auto use = s.batch.sweeps() ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
-  const uint64_t first = manifest_.find_layer(layer.index)->parts.front().offset;
+  const uint64_t first = manifest_.find_layer(layer.store_layer)->parts.front().offset;
   std::vector<ExpertKey> missing;
   for (uint32_t e = 0; e < moe.n_experts; ++e) {
     if (!wanted[e]) continue;
-    const ExpertKey key{layer.index, e};
+    const ExpertKey key{layer.store_layer, e};
     std::byte* slot = tier_.find(key);
     if (!slot) {
       missing.push_back(key);
@@ -295,7 +295,7 @@ void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, Expert
     } else {
       add_shared(s, layer, sum);
     }
-    experts(work, resident_table(layer.index), sum, stream_.get());
+    experts(work, resident_table(layer.store_layer), sum, stream_.get());
   } else {
     group_experts(work, stream_.get());
     const Elsewhere elsewhere = compute_chosen(s, work, layer, sum);
@@ -309,7 +309,7 @@ void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, Expert
 // the copies on the device.
 Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const LayerWeights& layer,
                                       ExpertSum& sum) {
-  const ExpertLayer& stored = *manifest_.find_layer(layer.index);
+  const ExpertLayer& stored = *manifest_.find_layer(layer.store_layer);
   const uint64_t first = stored.parts.front().offset;  // expert_layout counts from there
   const auto use = s.batch.sweeps() ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
   const bool divides = s.n <= kHostTokens && s.host_ids.size() <= Elsewhere::kMostPicks;

@@ -18,6 +18,8 @@ namespace moeflux::cuda {
 struct GraphKey {
   size_t n;          // tokens, each of another sequence and each with logits
   size_t positions;  // a power of two above all of theirs
+  bool mtp;          // of the multi-token-prediction layer
+  bool final_norm;   // which is wanted as well
   auto operator<=>(const GraphKey&) const = default;
 };
 
@@ -30,7 +32,7 @@ struct ExpertRecord {
 // A layer up to its choice, where the host steers what follows.
 struct LayerKey {
   GraphKey step;
-  uint64_t layer;
+  uint64_t layer;  // the store's number
   auto operator<=>(const LayerKey&) const = default;
 };
 
@@ -58,8 +60,9 @@ struct CudaStep : Step {
   const uint32_t* token_ids = nullptr;
   const SliceInfo* slices = nullptr;
   const uint32_t* logit_rows = nullptr;
-  float* x = nullptr;  // [n, d_model]: the residual stream
-  Vectors h;           // [n, d_model]: the normed input of the feed-forward part
+  const float* hidden = nullptr;  // [n, d_model], of the batch
+  float* x = nullptr;             // [n, d_model]: the residual stream
+  Vectors h;                      // [n, d_model]: the normed input of the feed-forward part
   Rope rope{};
   uint32_t* ids = nullptr;             // [n, top_k]
   float* weights = nullptr;            // [n, top_k]
@@ -80,8 +83,10 @@ class CudaBackend : public Backend {
 
   std::string_view name() const override { return "cuda"; }
   std::unique_ptr<Sequence> make_sequence(size_t capacity) override;
+  std::unique_ptr<Sequence> make_mtp_sequence(size_t capacity) override;
   std::unique_ptr<Step> begin(const Batch& batch, const Tap& tap) override;
   void embed(Step& step) override;
+  void join_hidden(Step& step) override;
   void attention(Step& step, const LayerWeights& layer) override;
   void route(Step& step, const LayerWeights& layer) override;
   void begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) override;
@@ -128,7 +133,9 @@ class CudaBackend : public Backend {
   void attend(const CudaStep& s, Attend a);
   size_t context_bucket(const CudaStep& s) const;  // a power of two above the positions of all tokens
   size_t last_position(const CudaStep& s) const;   // of any token
-  const KvPlace& place(const LayerWeights& layer) const { return memory_->layers[layer.index].kv; }
+  const KvPlace& place(const CudaStep& s, const LayerWeights& layer) const {
+    return (s.batch.mtp() ? *mtp_memory_ : *memory_).layers[layer.index].kv;
+  }
   void add_product(const Linear& l, const Vectors& x, CudaStep& s);
 
   // -- experts
@@ -162,6 +169,7 @@ class CudaBackend : public Backend {
   const float* on_device(Vector v) const { return v.empty() ? nullptr : on_device(v.data()); }
 
   const ModelConfig& m_;
+  const ModelConfig mtp_;
   const ModelWeights& w_;  // in host memory: on_device translates
   const std::span<const std::byte> resident_;
   const Manifest& manifest_;
@@ -169,7 +177,7 @@ class CudaBackend : public Backend {
   const KvType kv_;
 
   Stream stream_, copies_;
-  const std::shared_ptr<const SequenceMemory> memory_;
+  const std::shared_ptr<const SequenceMemory> memory_, mtp_memory_;
   Event copying_, copied_;  // with times
   Event computed_[2];       // portions of a layer
   DeviceBuffer weights_, inv_freq_, counters_;

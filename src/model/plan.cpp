@@ -154,7 +154,7 @@ MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const P
       step_bytes(model, std::min(r.chunk, plan.ctx), std::min(r.logit_rows, plan.ctx), r.threads) +
       kProgramBytes;
   add_parameters(model, manifest, plan);
-  if (plan.class_bytes[static_cast<size_t>(TensorClass::Mtp)] > 0 && !r.device_free) add_mtp(model, r, plan);
+  if (plan.class_bytes[static_cast<size_t>(TensorClass::Mtp)] > 0) add_mtp(model, r, plan);
 
   // A decoded token touches every resident matrix once, but of the embedding one row.
   plan.token_resident_bytes = plan.resident_bytes - plan.class_bytes[static_cast<size_t>(TensorClass::Mtp)];

@@ -3,8 +3,10 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "cuda/cuda_backend.h"
 #include "gen/engine.h"
 #include "io/faulty_queue.h"
 
@@ -19,6 +21,16 @@ inline std::vector<Token> some_tokens(size_t n, Token seed) {
 inline std::vector<Token> joined(std::vector<Token> a, std::span<const Token> b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
+}
+
+// The backends that keep to a contract, and cuda where there is a GPU.
+inline std::vector<std::string> with_gpu(std::vector<std::string> backends) {
+  try {
+    cuda_device();
+    backends.emplace_back("cuda");
+  } catch (const Error&) {
+  }
+  return backends;
 }
 
 // An engine with these options reads through a queue that misbehaves as it is told; `queue` is set when the
