@@ -238,6 +238,34 @@ TEST_P(Mtp, TheTextIsTheOneWithoutGuesses) {
     }
 }
 
+TEST_P(Mtp, AGpuMakesTheTextWithoutGuesses) {
+  if (test::with_gpu({}).empty()) GTEST_SKIP() << "there is no GPU";
+  const test::TempFolder temp;
+  const fs::path package = guessing_package(temp, GetParam());
+  const uint64_t all = Package(package).manifest().expert_bytes();
+  for (const uint64_t vram : {all, all / 3}) {
+    EngineOptions o = mtp_options("cuda", Precision::Exact);
+    o.vram = vram;
+    Engine engine(package, o);
+    GenerateOptions options;
+    options.sampler.temperature = 0;
+    options.max_tokens = 60;
+    const auto plain = engine.make_sequence();
+    const Generated want = continued(engine, *plain, options, 0, DraftSource::Auto);
+    uint64_t guessed = 0, right = 0;
+    for (const size_t draft : {1, 2, 12}) {
+      const auto guessing = engine.make_sequence();
+      const Generated got = continued(engine, *guessing, options, draft, DraftSource::Mtp);
+      ASSERT_EQ(got.tokens, want.tokens) << "draft of " << draft;
+      EXPECT_EQ(guessing->position(), plain->position());
+      guessed += got.drafts.guessed;
+      right += got.drafts.right;
+    }
+    EXPECT_GT(right, 10u);
+    EXPECT_GT(guessed, right);
+  }
+}
+
 TEST_P(Mtp, AStateThatCannotGoBackIsGivenNoGuesses) {
   Engine engine(test::mtp_package(GetParam()), mtp_options("cpu-ref", Precision::Exact));
   GenerateOptions options;

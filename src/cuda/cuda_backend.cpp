@@ -232,8 +232,14 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
     const Slice& slice = batch.slices[i];
     auto& sequence = static_cast<CudaSequence&>(*slice.sequence);
     sequence.begin_step(slice.count);
-    slices[i] = {sequence.state(), static_cast<uint32_t>(slice.first), static_cast<uint32_t>(slice.count),
-                 static_cast<uint32_t>(sequence.position()), 0};
+    slices[i] = {.state = sequence.state(),
+                 .after = {},
+                 .n_after = static_cast<uint32_t>(sequence.states_after().size()),
+                 .first = static_cast<uint32_t>(slice.first),
+                 .count = static_cast<uint32_t>(slice.count),
+                 .position = static_cast<uint32_t>(sequence.position())};
+    for (size_t k = 0; k < slices[i].n_after; ++k)
+      slices[i].after[k] = reinterpret_cast<float*>(sequence.states_after()[k].get());
     for (size_t t = slice.first; t < slice.first + slice.count; ++t)
       tokens[t] = {sequence.pages(), batch.tokens[t],
                    static_cast<uint32_t>(sequence.position() + t - slice.first)};

@@ -8,7 +8,8 @@
 namespace moeflux::cuda {
 namespace {
 
-static_assert(kKvPage == kKvBlock && Sequence::kWatchStep % kKvPage == 0);  // as the plan counts
+static_assert(kKvPage == kKvBlock && kMostBack == kDeviceStatesBack);  // as the plan counts
+static_assert(Sequence::kWatchStep % kKvPage == 0);
 
 constexpr uint64_t kPartAlign = 256;
 
@@ -127,7 +128,7 @@ SequenceMemory::SequenceMemory(const ModelConfig& m, KvType kv, cudaStream_t s)
   for (Layer& layer : layers) layer.kv.n_groups = static_cast<uint32_t>(groups.size());
   for (size_t i = 0; i < groups.size(); ++i)
     groups[i].pool = std::make_shared<DevicePagePool>(pages[i].bytes());
-  if (state.bytes()) states = std::make_shared<DevicePagePool>(state.bytes());
+  if (state.bytes()) states = std::make_shared<DevicePagePool>(state.bytes(), kMostBack + 1);
 }
 
 CudaSequence::CudaSequence(std::shared_ptr<const SequenceMemory> memory, size_t capacity)
@@ -146,6 +147,7 @@ std::vector<MemoryPart> CudaSequence::memory() const {
     for (const DevicePage& page : groups_[i].pages)
       if (page) parts.push_back({page.get(), memory_->groups[i].pool->page_bytes()});
   if (state_) parts.push_back({state_.get(), memory_->states->page_bytes()});
+  for (const DevicePage& page : after_) parts.push_back({page.get(), memory_->states->page_bytes()});
   return parts;
 }
 
@@ -174,6 +176,9 @@ void CudaSequence::begin_step(size_t count) {
   if (memory_->states) {
     const bool is_new = !state_;
     make_own(state_, *memory_->states);
+    after_.clear();
+    after_from_ = position() + 1;
+    for (size_t i = 1; count <= kMostBack + 1 && i < count; ++i) after_.push_back(memory_->states->take());
     if (is_new)
       check_cuda(cudaMemsetAsync(state_.get(), 0, memory_->states->page_bytes(), memory_->stream),
                  "clearing a state");
@@ -201,9 +206,10 @@ void CudaSequence::end_step(size_t count) {
 
 // -- going back
 
-// A delta net's state is that of its last token.
+// A delta net's state is that of its last token, and those after tokens of a short step.
 bool CudaSequence::can_cut_state(size_t position) const {
-  if (position < loaded_at_ || memory_->states) return false;
+  if (position < loaded_at_) return false;
+  if (memory_->states && (position < after_from_ || position - after_from_ >= after_.size())) return false;
   for (size_t i = 0; i < groups_.size(); ++i) {
     const size_t first = first_visible(*memory_->groups[i].layer, position);
     if (first < position && first / kKvPage < groups_[i].n_released) return false;
@@ -212,8 +218,7 @@ bool CudaSequence::can_cut_state(size_t position) const {
 }
 
 size_t CudaSequence::removable() const {
-  if (memory_->states) return 0;
-  size_t most = SIZE_MAX;
+  size_t most = memory_->states ? kMostBack + 1 : SIZE_MAX;
   for (const SequenceMemory::Group& g : memory_->groups) {
     if (!g.layer->window) continue;
     // A page is given back once no later query can see it: the first that is seen now must stay.
@@ -230,6 +235,9 @@ void CudaSequence::cut_group(Group& group, size_t position) {
 
 void CudaSequence::cut_state(size_t position) {
   for (Group& group : groups_) cut_group(group, position);
+  if (!memory_->states) return;
+  state_ = after_[position - after_from_];
+  after_.resize(position - after_from_);
 }
 
 // -- saved states, layer by layer through host memory
@@ -306,6 +314,7 @@ void CudaSequence::load_state(StateSource& source, size_t position, Saved what) 
     for (size_t p = first; p < end; ++p) groups_[i].pages[p] = memory_->groups[i].pool->take();
   }
   changed_ = 0;
+  after_.clear();
   std::vector<float> state(memory_->states ? memory_->states->page_bytes() / sizeof(float) : 0);
   for (size_t i = 0; i < m.n_layers(); ++i) {
     if (!is_saved(m.layers[i], what)) continue;

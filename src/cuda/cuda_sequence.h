@@ -49,6 +49,8 @@ class CudaSequence : public Sequence {
   // In device memory, as of begin_step. The tables of several steps lie at the same address.
   std::byte* const* pages() const { return table_.as<std::byte*>(); }
   float* state() const { return reinterpret_cast<float*>(state_.get()); }
+  // Where the states after the step's first tokens go: of a short step, after all but the last.
+  std::span<const DevicePage> states_after() const { return after_; }
 
  private:
   struct Group {
@@ -69,6 +71,8 @@ class CudaSequence : public Sequence {
   const std::shared_ptr<const SequenceMemory> memory_;
   std::vector<Group> groups_;
   DevicePage state_;
+  std::vector<DevicePage> after_;  // what state_ was at after_from_, after_from_ + 1, ..
+  size_t after_from_ = 0;
   DeviceBuffer table_;    // made with the first step: a copy that only waits needs none
   size_t changed_ = 0;    // the first page that the table does not have yet
   size_t loaded_at_ = 0;  // a saved state holds only what later tokens need

@@ -209,7 +209,21 @@ TEST_F(CudaSequences, AreCutWherePagesAreHeld) {
   ASSERT_TRUE(copy->cut(30));
   static_cast<CudaSequence&>(*copy).begin_step(1);
   EXPECT_EQ(bytes_together({whole.get(), copy.get()}), whole->bytes() + trial.a_page_of_each);
-  EXPECT_FALSE(Trial(Mixer::Attention, true, KvType::Bf16).filled(200)->cut(199));
+}
+
+TEST_F(CudaSequences, KeepStatesOfShortSteps) {
+  const Trial trial(Mixer::Mla, true, KvType::Bf16);
+  const auto s = trial.filled(200);
+  EXPECT_FALSE(s->can_cut(199));
+  EXPECT_EQ(s->removable(), kMostBack + 1);
+  const uint64_t before = s->bytes();
+  s->begin_step(kMostBack + 1);
+  ASSERT_EQ(s->states_after().size(), kMostBack);
+  EXPECT_EQ(s->bytes(), before + kMostBack * trial.memory->states->page_bytes());
+  s->begin_step(1);
+  EXPECT_EQ(s->bytes(), before);
+  s->begin_step(kMostBack + 2);
+  EXPECT_EQ(s->bytes(), before);
 }
 
 }  // namespace

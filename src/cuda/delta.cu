@@ -71,7 +71,7 @@ __global__ void convolve_kernel(const __grid_constant__ Job d) {
   for (unsigned i = threadIdx.x; i < dim; i += blockDim.x) out[i] *= inverse;
 }
 
-// The last inputs of a slice, oldest first. A thread has one channel.
+// The last inputs of a slice, oldest first, and those after its first tokens. A thread has one channel.
 __global__ void keep_inputs_kernel(const __grid_constant__ Job d) {
   wait_for_previous();
   let_next_begin();
@@ -79,11 +79,15 @@ __global__ void keep_inputs_kernel(const __grid_constant__ Job d) {
   const unsigned past = d.width - 1, c = blockIdx.x * blockDim.x + threadIdx.x;
   if (c >= d.channels) return;
   float* state = slice.state + d.past;
-  for (unsigned j = 0; j < past; ++j) {
-    const unsigned from = slice.count + j;
-    state[j * d.channels + c] =
-        from >= past ? d.u[size_t{slice.first + from - past} * d.channels + c] : state[from * d.channels + c];
-  }
+  const auto keep = [&](unsigned count, float* to) {
+    for (unsigned j = 0; j < past; ++j) {
+      const unsigned from = count + j;
+      to[j * d.channels + c] = from >= past ? d.u[size_t{slice.first + from - past} * d.channels + c]
+                                            : state[from * d.channels + c];
+    }
+  };
+  for (unsigned i = 0; i < slice.n_after; ++i) keep(i + 1, d.slices[blockIdx.y].after[i] + d.past);
+  keep(slice.count, state);
 }
 
 // -- the delta rule
@@ -102,7 +106,8 @@ __global__ void __launch_bounds__(kColumns* kParts) delta_kernel(const __grid_co
   const unsigned column = blockIdx.x * kColumns + local, channels = d.channels;
   const bool has_column = column < d.value_dim;
   const auto row_of = [&](unsigned i) { return (i / 4 * kParts + part) * 4 + i % 4; };
-  float* state = slice.state + d.state + size_t{head} * d.key_dim * d.value_dim + column;
+  const size_t mine = d.state + size_t{head} * d.key_dim * d.value_dim + column;
+  float* state = slice.state + mine;
   float s[kRows];
 #pragma unroll
   for (unsigned i = 0; i < kRows; ++i)  // of the step before: need not be waited for
@@ -110,6 +115,11 @@ __global__ void __launch_bounds__(kColumns* kParts) delta_kernel(const __grid_co
   const float rate = -expf(d.a_log[head]), bias = d.dt_bias[head];
   wait_for_previous();
   let_next_begin();
+  const auto store = [&](float* to) {
+#pragma unroll
+    for (unsigned i = 0; i < kRows; ++i)
+      if (has_column && row_of(i) < d.key_dim) to[row_of(i) * d.value_dim] = s[i];
+  };
 
   for (unsigned at = 0; at < slice.count; at += kTokens) {
     const unsigned n = min(kTokens, slice.count - at);
@@ -172,12 +182,10 @@ __global__ void __launch_bounds__(kColumns* kParts) delta_kernel(const __grid_co
       if (part == 0 && has_column)
         d.out[(size_t{slice.first + at + t} * d.n_value_heads + head) * d.value_dim + column] =
             fmaf(fresh, with_itself[t], keep * sum_q);
+      if (at + t < slice.n_after) store(d.slices[blockIdx.z].after[at + t] + mine);
     }
   }
-  if (!has_column) return;
-#pragma unroll
-  for (unsigned i = 0; i < kRows; ++i)
-    if (row_of(i) < d.key_dim) state[row_of(i) * d.value_dim] = s[i];
+  store(state);
 }
 
 // -- norm and gate: a block is some heads of a token

@@ -84,7 +84,7 @@ TEST_F(CudaDelta, EveryCutGivesTheReferencesTokensAndTheSameBits) {
       for (size_t at = 0; at < n; at += step) {
         const size_t count = std::min(step, n - at);
         const DeviceArray<SliceInfo> slice(std::vector<SliceInfo>{
-            {state.get(), 0, static_cast<uint32_t>(count), static_cast<uint32_t>(at), 0}});
+            {state.get(), {}, 0, 0, static_cast<uint32_t>(count), static_cast<uint32_t>(at)}});
         Vectors out = y.vectors;
         out.n = count;
         out.f += at * s.values();
@@ -124,6 +124,70 @@ TEST_F(CudaDelta, EveryCutGivesTheReferencesTokensAndTheSameBits) {
         for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-3f) << s.key_dim << " " << i;
       }
       EXPECT_EQ(got, first) << s.key_dim << ", steps of " << step;
+    }
+  }
+}
+
+// What is kept of a step's first tokens is what a step of so many tokens leaves.
+TEST_F(CudaDelta, StatesAfterEachTokenOfAShortStep) {
+  for (const Shape& s : {Shape{1, 3, 24, 40, 3}, Shape{2, 4, 64, 64, 4}, Shape{1, 2, 128, 128, 6}}) {
+    const size_t before = 3, n = kMostBack + 1, rule_at = (s.width - 1) * s.channels(),
+                 floats = rule_at + s.value_heads * s.key_dim * s.value_dim;
+    const Inputs in(s, before + n);
+    const DeviceArray<float> u(in.u), z(in.z), b(in.b), a(in.a), conv(in.conv), a_log(in.a_log),
+        dt_bias(in.dt_bias), norm(in.norm), mixed((before + n) * s.channels()),
+        rule((before + n) * s.values());
+    const TestVectors y(std::vector<float>((before + n) * s.values()), s.values());
+    const auto run = [&](size_t at, size_t count, SliceInfo info) {
+      info.count = static_cast<uint32_t>(count);
+      info.position = static_cast<uint32_t>(at);
+      const DeviceArray<SliceInfo> slice(std::vector<SliceInfo>{info});
+      Vectors out = y.vectors;
+      out.n = count;
+      out.q = nullptr;
+      delta_net({.n = count,
+                 .n_key_heads = s.key_heads,
+                 .n_value_heads = s.value_heads,
+                 .key_dim = s.key_dim,
+                 .value_dim = s.value_dim,
+                 .conv_width = s.width,
+                 .slices = slice.get(),
+                 .n_slices = 1,
+                 .past = 0,
+                 .state = rule_at,
+                 .u = u.get() + at * s.channels(),
+                 .z = z.get() + at * s.values(),
+                 .b = b.get() + at * s.value_heads,
+                 .a = a.get() + at * s.value_heads,
+                 .z_stride = s.values(),
+                 .ba_stride = s.value_heads,
+                 .conv = conv.get(),
+                 .a_log = a_log.get(),
+                 .dt_bias = dt_bias.get(),
+                 .norm = norm.get(),
+                 .eps = 1e-6f,
+                 .unit_eps = 1e-6f,
+                 .mixed = mixed.get(),
+                 .out = rule.get(),
+                 .y = out},
+                nullptr);
+      check_cuda(cudaDeviceSynchronize(), "a test");
+    };
+    std::vector<DeviceArray<float>> after;
+    SliceInfo whole{};
+    const DeviceArray<float> state{std::vector<float>(floats)};
+    whole.state = state.get();
+    run(0, before, whole);
+    whole.n_after = kMostBack;
+    for (uint32_t i = 0; i < kMostBack; ++i) whole.after[i] = after.emplace_back(floats).get();
+    run(before, n, whole);
+    for (uint32_t i = 0; i < kMostBack; ++i) {
+      const DeviceArray<float> fresh{std::vector<float>(floats)};
+      SliceInfo info{};
+      info.state = fresh.get();
+      run(0, before, info);
+      run(before, i + 1, info);
+      EXPECT_EQ(after[i].values(), fresh.values()) << s.key_dim << ", after " << i + 1;
     }
   }
 }

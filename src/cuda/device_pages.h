@@ -14,7 +14,8 @@ using DevicePage = std::shared_ptr<std::byte>;  // or none
 
 class DevicePagePool : public std::enable_shared_from_this<DevicePagePool> {
  public:
-  explicit DevicePagePool(size_t page_bytes);
+  // keep: how many slabs that nobody uses stay, for the next sequence.
+  explicit DevicePagePool(size_t page_bytes, size_t keep = 1);
   DevicePagePool(const DevicePagePool&) = delete;
 
   DevicePage take();  // uninitialised, aligned to 256 bytes; throws Error{OutOfMemory}
@@ -29,8 +30,8 @@ class DevicePagePool : public std::enable_shared_from_this<DevicePagePool> {
   };
   void give_back(Slab* slab, std::byte* page) noexcept;
 
-  const size_t page_bytes_, stride_, slab_pages_;
-  size_t n_used_ = 0;
+  const size_t page_bytes_, stride_, slab_pages_, keep_;
+  size_t n_used_ = 0, n_idle_ = 0;  // pages; slabs of which none is used
   std::vector<std::unique_ptr<Slab>> slabs_;
   std::vector<Slab*> open_;  // those with a free page
 };

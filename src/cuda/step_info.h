@@ -25,10 +25,16 @@ struct alignas(16) TokenInfo {
   uint32_t token, position;
 };
 
-struct SliceInfo {        // consecutive tokens of one sequence
-  float* state;           // what all delta nets remember of it
+// Tokens of a step, but for the first, that delta nets can go back by.
+inline constexpr uint32_t kMostBack = 4;
+
+struct SliceInfo {  // consecutive tokens of one sequence
+  float* state;     // what all delta nets remember of it
+  // States like that: what they remember after the first token, the second, ..
+  float* after[kMostBack];
+  uint32_t n_after;
   uint32_t first, count;  // index in the batch, tokens
-  uint32_t position, unused;
+  uint32_t position;
 };
 
 }  // namespace moeflux::cuda

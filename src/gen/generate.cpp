@@ -90,8 +90,8 @@ class DecodeLoop {
     can_go_back_ |= removable >= 2;
     stats_.barred = !can_go_back_;
     if (removable < 2) return 0;  // the next token is not a guess, but comes first
-    const size_t most = std::min(
-        {options_.draft, sequence_.capacity() - position - 1, options_.max_tokens - made, removable - 1});
+    const size_t most = std::min({options_.draft, sequence_.capacity() - position - 1,
+                                  options_.max_tokens - made, removable - 1, engine_.options().chunk - 1});
     return most > 0 && governor_.may_guess() ? most : 0;
   }
 

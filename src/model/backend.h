@@ -158,6 +158,8 @@ uint64_t saved_bytes(const ModelConfig& model, size_t position, KvType type, siz
 // as tokens can be cut off.
 inline constexpr size_t kConvSlack = 16;
 size_t conv_history(const ModelConfig& model);
+// States of delta nets that a GPU keeps of a step of a few tokens, to go back to.
+inline constexpr size_t kDeviceStatesBack = 4;
 
 RouterRule router_rule(const MoeConfig& moe, Vector score_bias);
 

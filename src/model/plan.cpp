@@ -31,10 +31,14 @@ void add_parameters(const ModelConfig& m, const Manifest& manifest, MemoryPlan& 
 }
 
 // For guesses of the multi-token-prediction layer, one text at a time: its cache, and of a step's tokens what
-// the final norm gave, as it comes and as it waits, and its product's input.
+// the final norm gave, as it comes and as it waits, and its product's input; of a GPU, states to go back to.
 void add_mtp(const ModelConfig& m, const PlanRequest& r, MemoryPlan& plan) {
   plan.kv_bytes = checked_add(plan.kv_bytes, sequence_bytes(mtp_config(m), plan.ctx, r.kv), "KV cache");
   plan.overhead_bytes += std::min(r.chunk, plan.ctx) * (8 * m.d_model + panel_bytes(2 * m.d_model));
+  if (!r.device_free) return;
+  const auto delta_nets =
+      static_cast<uint64_t>(std::ranges::count(m.layers, Mixer::DeltaNet, &LayerConfig::mixer));
+  plan.kv_bytes += kDeviceStatesBack * delta_nets * delta_state_floats(m) * sizeof(float);
 }
 
 // A GPU gives back what windows have passed by only when a step is over: the step's positions come on top.
