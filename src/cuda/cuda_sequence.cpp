@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/checked.h"
 
@@ -11,7 +12,7 @@ namespace {
 static_assert(kKvPage == kKvBlock && kMostBack == kDeviceStatesBack);  // as the plan counts
 static_assert(Sequence::kWatchStep % kKvPage == 0);
 
-constexpr uint64_t kPartAlign = 256;
+constexpr uint64_t kRowsAlign = 256;
 
 size_t pages_for(size_t positions) { return ceil_div(positions, kKvPage); }
 
@@ -20,7 +21,7 @@ class Parts {
  public:
   uint64_t take(uint64_t bytes) {
     const uint64_t at = bytes_;
-    bytes_ = checked_add(bytes_, align_up(bytes, kPartAlign), "KV cache");
+    bytes_ = checked_add(bytes_, align_up(bytes, kRowsAlign), "KV cache");
     return at;
   }
   uint64_t bytes() const { return bytes_; }
@@ -29,19 +30,18 @@ class Parts {
   uint64_t bytes_ = 0;
 };
 
-void add_attention(const ModelConfig& m, const LayerConfig& layer, KvType type, Parts& page,
-                   SequenceMemory::Layer& to) {
+// One layer's part of a page.
+KvPlace attention_part(const ModelConfig& m, const LayerConfig& layer, KvType type, Parts& part) {
   const KvShape shape = kv_shape(m, layer);
   const uint64_t rows = shape.heads * kKvPage, value = kv_value_bytes(type),
                  scales = type == KvType::Q8 ? rows * sizeof(float) : 0;
-  to.first = page.bytes();
-  to.kv.own_values = shape.own_values;
-  to.kv.keys = page.take(checked_mul(rows * value, shape.key_dim, "KV cache"));
-  to.kv.values =
-      shape.own_values ? page.take(checked_mul(rows * value, shape.value_dim, "KV cache")) : to.kv.keys;
-  to.kv.key_scale = page.take(scales);
-  to.kv.value_scale = shape.own_values ? page.take(scales) : to.kv.key_scale;
-  to.bytes = page.bytes() - to.first;
+  KvPlace p{};
+  p.own_values = shape.own_values;
+  p.keys = part.take(checked_mul(rows * value, shape.key_dim, "KV cache"));
+  p.values = shape.own_values ? part.take(checked_mul(rows * value, shape.value_dim, "KV cache")) : p.keys;
+  p.key_scale = part.take(scales);
+  p.value_scale = shape.own_values ? part.take(scales) : p.key_scale;
+  return p;
 }
 
 void add_delta(const DeltaConfig& d, Parts& state, SequenceMemory::Layer& to) {
@@ -110,25 +110,29 @@ void load_delta(const DeltaConfig& d, std::span<float> conv, std::span<float> st
 
 SequenceMemory::SequenceMemory(const ModelConfig& m, KvType kv, cudaStream_t s)
     : model(m), type(kv), stream(s), layers(m.n_layers()) {
-  std::vector<Parts> pages;
   Parts state;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const LayerConfig& layer = m.layers[i];
-    if (layer.mixer == Mixer::DeltaNet) {
+  std::map<uint64_t, std::vector<size_t>> by_window;
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (m.layers[i].mixer == Mixer::DeltaNet)
       add_delta(m.delta, state, layers[i]);
-      continue;
+    else
+      by_window[m.layers[i].window].push_back(i);
+  for (const auto& [window, members] : by_window) {
+    Parts part;  // all attention layers of a model have the same shape
+    KvPlace place = attention_part(m, m.layers[members[0]], type, part);
+    place.group = static_cast<uint32_t>(groups.size());
+    place.n_groups = static_cast<uint32_t>(by_window.size());
+    groups.push_back({&m.layers[members[0]], std::make_shared<DevicePagePool>(part.bytes(), members.size())});
+    for (size_t k = 0; k < members.size(); ++k) {
+      Layer& layer = layers[members[k]];
+      layer.first = k * groups.back().pool->stride();
+      layer.bytes = part.bytes();
+      layer.kv = place;
+      for (uint64_t* at : {&layer.kv.keys, &layer.kv.values, &layer.kv.key_scale, &layer.kv.value_scale})
+        *at += layer.first;
     }
-    const auto it =
-        std::ranges::find_if(groups, [&](const Group& g) { return g.layer->window == layer.window; });
-    const auto group = static_cast<size_t>(it - groups.begin());
-    if (it == groups.end()) groups.push_back({&layer, nullptr}), pages.emplace_back();
-    add_attention(m, layer, type, pages[group], layers[i]);
-    layers[i].kv.group = static_cast<uint32_t>(group);
   }
-  for (Layer& layer : layers) layer.kv.n_groups = static_cast<uint32_t>(groups.size());
-  for (size_t i = 0; i < groups.size(); ++i)
-    groups[i].pool = std::make_shared<DevicePagePool>(pages[i].bytes());
-  if (state.bytes()) states = std::make_shared<DevicePagePool>(state.bytes(), kMostBack + 1);
+  if (state.bytes()) states = std::make_shared<DevicePagePool>(state.bytes(), 1, kMostBack + 1);
 }
 
 CudaSequence::CudaSequence(std::shared_ptr<const SequenceMemory> memory, size_t capacity)
@@ -157,10 +161,7 @@ std::vector<MemoryPart> CudaSequence::memory() const {
 bool CudaSequence::make_own(DevicePage& page, DevicePagePool& pool) const {
   if (page && page.use_count() == 1) return false;
   DevicePage own = pool.take();
-  if (page)
-    check_cuda(
-        cudaMemcpyAsync(own.get(), page.get(), pool.page_bytes(), cudaMemcpyDeviceToDevice, memory_->stream),
-        "copying a page of a KV cache");
+  if (page) pool.copy(own, page, memory_->stream);
   page = std::move(own);
   return true;
 }

@@ -12,7 +12,7 @@ class CudaPages : public OnDevice {};
 class CudaSequences : public OnDevice {};
 
 TEST_F(CudaPages, LiveAsLongAsSomethingRefersToThem) {
-  const auto pool = std::make_shared<DevicePagePool>(100'000);
+  const auto pool = std::make_shared<DevicePagePool>(100'000, 3);
   DevicePage a = pool->take();
   EXPECT_EQ(reinterpret_cast<uintptr_t>(a.get()) % 256, 0u);
   {
@@ -26,9 +26,32 @@ TEST_F(CudaPages, LiveAsLongAsSomethingRefersToThem) {
   EXPECT_EQ(pool->n_used(), 0u);
 }
 
+TEST_F(CudaPages, PartsLieApartAndAreCopied) {
+  const auto pool = std::make_shared<DevicePagePool>(1000, 3);
+  EXPECT_EQ(pool->part_bytes(), 1024u);
+  std::vector<DevicePage> pages;
+  for (int i = 0; i < 4; ++i) {
+    pages.push_back(pool->take());
+    for (size_t part = 0; part < 3; ++part)
+      check_cuda(
+          cudaMemset(pages.back().get() + part * pool->stride(), 16 * i + static_cast<int>(part), 1024),
+          "a test");
+  }
+  pool->copy(pages[1], pages[3], nullptr);
+  check_cuda(cudaDeviceSynchronize(), "a test");
+  for (size_t i = 0; i < 4; ++i)
+    for (size_t part = 0; part < 3; ++part) {
+      std::vector<uint8_t> bytes(1024);
+      check_cuda(
+          cudaMemcpy(bytes.data(), pages[i].get() + part * pool->stride(), 1024, cudaMemcpyDeviceToHost),
+          "a test");
+      EXPECT_EQ(bytes, std::vector<uint8_t>(1024, static_cast<uint8_t>(16 * (i == 1 ? 3 : i) + part)));
+    }
+}
+
 TEST_F(CudaPages, MemoryIsUsedAgainAndGivenBack) {
-  constexpr size_t kBytes = 100'000;
-  const auto pool = std::make_shared<DevicePagePool>(kBytes);
+  constexpr size_t kBytes = 5 * 20'224;
+  const auto pool = std::make_shared<DevicePagePool>(kBytes / 5, 5);
   pool->take();
   const uint64_t one = pool->reserved_bytes();
   for (int round = 0; round < 3; ++round) {
@@ -148,7 +171,7 @@ TEST_F(CudaSequences, MemoryComesWithTheTextAndIsShared) {
       const size_t n_groups = trial.memory->groups.size();
       const std::vector<std::byte*> table = table_of(b, 4 * n_groups);
       for (size_t g = 0; g < n_groups; ++g)
-        check_cuda(cudaMemset(table[3 * n_groups + g], 0x77, trial.memory->groups[g].pool->page_bytes()),
+        check_cuda(cudaMemset(table[3 * n_groups + g], 0x77, trial.memory->groups[g].pool->part_bytes()),
                    "a test");
       if (delta) check_cuda(cudaMemset(b.state(), 0x77, trial.memory->states->page_bytes()), "a test");
       check_cuda(cudaDeviceSynchronize(), "a test");
