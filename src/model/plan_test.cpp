@@ -43,6 +43,11 @@ TEST(Plan, AMultiTokenPredictionLayerHasACacheOfItsOwn) {
   EXPECT_GT(p.overhead_bytes, q.overhead_bytes);
   EXPECT_EQ(p.token_expert_bytes, q.token_expert_bytes);  // without guesses it takes no part
   EXPECT_EQ(p.params_total, q.params_total);
+  // A GPU keeps states to go back to when guesses were wrong.
+  PlanRequest on_gpu = request;
+  on_gpu.device_free = 1ull << 40;
+  const MemoryPlan g = make_plan(without.model, package.manifest(), on_gpu);
+  EXPECT_EQ(g.kv_bytes - p.kv_bytes, kDeviceStatesBack * 6 * delta_state_floats(without.model) * 4);
 }
 
 TEST(Plan, AGpuHoldsTheStepsPositionsOfWindows) {
