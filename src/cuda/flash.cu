@@ -80,9 +80,6 @@ constexpr unsigned kStep = 32;  // positions that a warp takes at once
 // Their values meet in shared memory, of which some devices have 100 KiB.
 template <unsigned kDim>
 constexpr unsigned kDecodeWarps = kDim <= 128 ? 8 : 4;
-// Blocks that registers must leave room for on a multiprocessor; 0: as it comes.
-template <unsigned kDim>
-constexpr unsigned kDecodeBlocks = kDim <= 64 ? 2 : 0;
 
 struct RunningRow {  // of one of this lane's two rows
   float most = -INFINITY, sum = 0;
@@ -232,7 +229,7 @@ __device__ void merge_rows(const Decode& d, unsigned t, unsigned head, unsigned 
 // kStep positions in turn. The block with the newest position appends to the cache; the last to finish
 // merges.
 template <unsigned kDim>
-__global__ void __launch_bounds__(kDecodeWarps<kDim> * 32, kDecodeBlocks<kDim>)
+__global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
     flash_decode_kernel(const __grid_constant__ Decode d) {
   constexpr unsigned kWarps = kDecodeWarps<kDim>;
   extern __shared__ __align__(16) float room[];
@@ -249,19 +246,20 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32, kDecodeBlocks<kDim>)
   const unsigned first_part = low / d.part_positions, n_parts = last / d.part_positions - first_part + 1;
   const unsigned from = (first_part + blockIdx.z) * d.part_positions,
                  end = min(from + d.part_positions, last + 1);
-  const auto head_in = [&](std::byte* page, uint64_t part) { return page + head_at<kDim>(part, kv_head); };
-  // The head's keys in the page of kStep positions, and from there its values; null: none of them is seen.
+  const size_t keys = head_at<kDim>(a.place.keys, kv_head), values = head_at<kDim>(a.place.values, kv_head);
+  // Of kStep positions; null: none of them is seen.
   static_assert(kKvPage % kStep == 0);
-  const auto keys_from = [&](unsigned at) -> const std::byte* {
-    return at < end && at + kStep > low ? head_in(page_of(token.pages, a.place, at), a.place.keys) : nullptr;
+  const auto page_from = [&](unsigned at) -> const std::byte* {
+    return at < end && at + kStep > low ? page_of(token.pages, a.place, at) : nullptr;
   };
-  const auto values_of = [&](const std::byte* keys) { return keys + (a.place.values - a.place.keys); };
-  const std::byte* next_keys = keys_from(from + warp * kStep);
+  const std::byte* next_page = page_from(from + warp * kStep);
+  const bool newest = blockIdx.z == n_parts - 1 && warp >= kWarps - 2;
+  std::byte* const last_page = newest ? page_of(token.pages, a.place, last) : nullptr;
   // What is there before the newest token: a warp's first positions, norms and rotations.
-  if (const unsigned at = from + warp * kStep + lane; next_keys && at < end && at < last)
+  if (const unsigned at = from + warp * kStep + lane; next_page && at < end && at < last)
     for (unsigned i = 0; i < kDim * sizeof(__nv_bfloat16); i += 128) {
-      fetch_line(next_keys + row_at<kDim>(at) + i);
-      fetch_line(values_of(next_keys) + row_at<kDim>(at) + i);
+      fetch_line(next_page + keys + row_at<kDim>(at) + i);
+      fetch_line(next_page + values + row_at<kDim>(at) + i);
     }
   if (warp == 0 && blockIdx.z < n_parts) {
     const size_t half = p.rope.half, in_table = t * half + lane * 2;
@@ -278,8 +276,7 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32, kDecodeBlocks<kDim>)
     prepare_head<kDim>(p, t, p.q + t * p.q_stride + (head + r) * p.q_head,
                        p.q_norm && p.whole ? p.q_norm + (head + r) * kDim : p.q_norm,
                        p.whole ? p.inverse + 2 * t : nullptr, true, room + r * kDim);
-  if (blockIdx.z == n_parts - 1 && warp >= kWarps - 2) {
-    std::byte* page = page_of(token.pages, a.place, last);
+  if (newest) {
     const bool key = warp == kWarps - 1;
     float* to = room + (16 + key) * kDim;
     const size_t at = (size_t{t} * n_kv + kv_head) * kDim;
@@ -288,8 +285,7 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32, kDecodeBlocks<kDim>)
                        : p.k_norm && p.whole ? p.k_norm + kv_head * kDim
                                              : p.k_norm,
                        p.whole ? p.inverse + 2 * t + 1 : nullptr, key, to);
-    auto* row = reinterpret_cast<__nv_bfloat16*>(head_in(page, key ? a.place.keys : a.place.values) +
-                                                 row_at<kDim>(last));
+    auto* row = reinterpret_cast<__nv_bfloat16*>(last_page + (key ? keys : values) + row_at<kDim>(last));
     for (unsigned i = lane; i < kDim; i += 32) row[i] = __float2bfloat16_rn(to[i]);
   }
   __syncthreads();
@@ -301,14 +297,14 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32, kDecodeBlocks<kDim>)
   RunningRow rows[2];
   const float scale = a.scale * kLog2e;
   for (unsigned at = from + warp * kStep; at < end; at += kWarps * kStep) {
-    const std::byte* const keys = next_keys;
-    next_keys = keys_from(at + kWarps * kStep);
-    if (!keys) continue;
+    const std::byte* const page = next_page;
+    next_page = page_from(at + kWarps * kStep);
+    if (!page) continue;
     float s[kStep / 8][4] = {};
 #pragma unroll
     for (unsigned tile = 0; tile < kStep / 8; ++tile) {
       const size_t row = row_at<kDim>(min(at + tile * 8 + lane / 4, last));
-      const auto* key = reinterpret_cast<const uint4*>(keys + row) + lane % 4;
+      const auto* key = reinterpret_cast<const uint4*>(page + keys + row) + lane % 4;
       score<kDim>(s[tile], q, [&](unsigned chunk) { return key[chunk * 4]; });
 #pragma unroll
       for (unsigned e = 0; e < 4; ++e) {
@@ -326,7 +322,7 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32, kDecodeBlocks<kDim>)
 #pragma unroll
       for (unsigned i = 0; i < 4; ++i) {
         const size_t row = row_at<kDim>(min(at + step * 16 + 2 * (lane % 4) + i % 2 + i / 2 * 8, last));
-        value[i] = reinterpret_cast<const uint4*>(values_of(keys) + row) + lane / 4;
+        value[i] = reinterpret_cast<const uint4*>(page + values + row) + lane / 4;
       }
       weigh<kDim>(out, weights, [&](unsigned g, unsigned i) { return value[i][g * 8]; });
     }
