@@ -7,7 +7,7 @@
 namespace moeflux::cuda {
 namespace {
 
-constexpr unsigned kThreads = kRouteThreads;
+constexpr unsigned kThreads = 128;
 constexpr size_t kMostTokens = 8, kMostShared = 96u << 10;
 
 // A block has 16 rows of a matrix and 4 of the 16 partial sums of each (ops/linear.h): columns congruent to
@@ -182,7 +182,8 @@ __device__ void conclude(const Jobs& j, float* logits, float* room) {
       logits[r] = y;
     }
     __syncthreads();
-    if (j.routes) route_token(j.rule, logits, room, j.ids + t * j.rule.top_k, j.weights + t * j.rule.top_k);
+    if (j.routes && threadIdx.x < 32)
+      route_token(j.rule, logits, room, j.ids + t * j.rule.top_k, j.weights + t * j.rule.top_k);
     __syncthreads();
   }
 }
@@ -248,15 +249,14 @@ __global__ void __launch_bounds__(kThreads) entry_kernel(const __grid_constant__
   __syncthreads();
   if (!last) return;
   __threadfence();
-  conclude(j, shared, shared + route_pad(j.rows));
+  conclude(j, shared, shared + j.rows);
 }
 
 constexpr unsigned kFewQuads = 4, kManyQuads = 12;
 
 size_t shared_floats(const Entry& e) {
   const size_t steps = (e.h.cols + 63) / 64 * 4, rows = e.small[0].w.rows + e.small[1].w.rows;
-  const size_t end =
-      route_pad(rows) + (e.rule ? route_room(e.small[0].w.rows, e.rule->n_groups, e.rule->top_k) : 0);
+  const size_t end = rows + (e.rule ? route_room(e.small[0].w.rows, e.rule->n_groups, e.rule->top_k) : 0);
   return std::max(steps * 68, end);
 }
 

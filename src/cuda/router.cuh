@@ -1,5 +1,4 @@
-// Choosing experts for one token by one block of threads (ops/router.h), for kernels. All experts are ranked
-// at once, each by a count of those that come before it: a choice takes a few steps, however many are chosen.
+// Choosing experts for one token by one warp (ops/router.h), for kernels.
 #pragma once
 
 #include "cuda/numerics.cuh"
@@ -7,8 +6,6 @@
 #include "ops/router.h"
 
 namespace moeflux::cuda {
-
-constexpr unsigned kRouteThreads = 128;
 
 // A RouterRule as kernels take it.
 struct DeviceRule {
@@ -19,41 +16,51 @@ struct DeviceRule {
   const float* bias;
 };
 
-// A float's place in the order of floats, as an integer; NaN comes first of all.
+// A float's place in the order of floats, as an integer above 0; NaN comes first of all.
 __device__ inline uint32_t order_of(float x) {
   const uint32_t bits = __float_as_uint(x);
-  return isnan(x) ? 0u : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return isnan(x) ? 1u : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// How many of keys[0..n) come before keys[i]: the larger ones, and of the same the ones with a lower index.
-// keys is aligned to 16 bytes and has zeros up to a multiple of four.
-__device__ inline unsigned rank_of(const uint32_t* keys, unsigned n, unsigned i) {
-  const uint32_t mine = keys[i];
-  unsigned before = 0;
+// Takes the largest of keys[0..n) out, n_taken times; of the same ones that with the lowest index. Each lane
+// knows the best of its own keys: it looks through them again only when that was the one. By one warp.
+__device__ inline void take_best(uint32_t* keys, unsigned n, unsigned n_taken, uint32_t* taken) {
+  const unsigned lane = threadIdx.x % 32;
+  uint32_t best = 0, at = UINT32_MAX;
+  const auto look = [&] {
+    best = 0;
 #pragma unroll 4
-  for (unsigned j = 0; j < n; j += 4) {
-    const uint4 k = *reinterpret_cast<const uint4*>(keys + j);
-    before += k.x > mine || (k.x == mine && j < i);
-    before += k.y > mine || (k.y == mine && j + 1 < i);
-    before += k.z > mine || (k.z == mine && j + 2 < i);
-    before += k.w > mine || (k.w == mine && j + 3 < i);
+    for (unsigned i = lane; i < n; i += 32) {
+      const uint32_t key = keys[i];
+      if (key > best) best = key, at = i;
+    }
+  };
+  look();
+#pragma unroll 1
+  for (unsigned k = 0; k < n_taken; ++k) {
+    const uint32_t most = __reduce_max_sync(0xffffffffu, best);
+    const uint32_t first = __reduce_min_sync(0xffffffffu, best == most ? at : UINT32_MAX);
+    if (lane == 0) taken[k] = first;
+    if (at == first) {
+      keys[first] = 0;
+      look();
+    }
   }
-  return before;
+  __syncwarp();
 }
 
-constexpr size_t route_pad(size_t n) { return (n + 3) / 4 * 4; }
-
-// Floats of shared memory that route_token needs, aligned to 16 bytes.
+// Numbers of shared memory that route_token needs.
 constexpr size_t route_room(size_t n_experts, size_t n_groups, size_t top_k) {
-  return 8 + 2 * route_pad(n_experts) + route_pad(n_groups) + 2 * top_k;
+  return 2 * n_experts + 2 * n_groups + top_k;
 }
 
 // All but the best groups of experts are out of the question: their keys are those of -infinity.
 __device__ inline void keep_best_groups(const DeviceRule& rule, const float* score, uint32_t* keys,
                                         uint32_t* groups) {
-  const unsigned size = rule.n_experts / rule.n_groups;
+  const unsigned size = rule.n_experts / rule.n_groups, lane = threadIdx.x % 32;
+  uint32_t* best = groups + rule.n_groups;
 #pragma unroll 1
-  for (unsigned g = threadIdx.x; g < rule.n_groups; g += kRouteThreads) {  // the sum of its two best
+  for (unsigned g = lane; g < rule.n_groups; g += 32) {  // the sum of its two best
     float first = -INFINITY, second = -INFINITY;
 #pragma unroll 1
     for (unsigned i = g * size; i < (g + 1) * size; ++i) {
@@ -63,66 +70,58 @@ __device__ inline void keep_best_groups(const DeviceRule& rule, const float* sco
     }
     groups[g] = order_of(size > 1 ? first + second : first);
   }
-  if (threadIdx.x < route_pad(rule.n_groups) - rule.n_groups) groups[rule.n_groups + threadIdx.x] = 0;
-  __syncthreads();
+  __syncwarp();
+  take_best(groups, rule.n_groups, rule.top_groups, best);  // which leaves zeros where it took
 #pragma unroll 1
-  for (unsigned e = threadIdx.x; e < rule.n_experts; e += kRouteThreads)
-    if (rank_of(groups, rule.n_groups, e / size) >= rule.top_groups) keys[e] = order_of(-INFINITY);
-  __syncthreads();
+  for (unsigned e = lane; e < rule.n_experts; e += 32)
+    if (groups[e / size] != 0) keys[e] = order_of(-INFINITY);
+  __syncwarp();
 }
 
-// Logits [n_experts] -> ids and weights [top_k], by kRouteThreads threads. The room is free again after a
-// barrier.
+// Logits [n_experts], in shared memory or not -> ids and weights [top_k], by one warp. The room is free again
+// afterwards.
 __device__ inline void route_token(const DeviceRule& rule, const float* logits, float* room, uint32_t* ids,
                                    float* weights) {
-  const unsigned n = rule.n_experts, pad = static_cast<unsigned>(route_pad(n));
-  float* score = room + 8;
-  auto* keys = reinterpret_cast<uint32_t*>(score + pad);
-  uint32_t *groups = keys + pad, *chosen = groups + route_pad(rule.n_groups);
-  auto* chosen_score = reinterpret_cast<float*>(chosen + rule.top_k);
-  const bool soft = rule.kind == RouterRule::Softmax;
+  const unsigned n = rule.n_experts, lane = threadIdx.x % 32;
+  float* score = room;
+  auto* keys = reinterpret_cast<uint32_t*>(score + n);
+  uint32_t *groups = keys + n, *chosen = groups + 2 * rule.n_groups;
+  const bool soft = rule.kind == RouterRule::Softmax, late = rule.kind == RouterRule::TopkSoftmax;
   float most = -INFINITY, sum = 0;
   if (soft) {
-#pragma unroll 1
-    for (unsigned e = threadIdx.x; e < n; e += kRouteThreads) most = fmaxf(most, logits[e]);
-    most = reduce_four<true>(most, room);
+#pragma unroll 4
+    for (unsigned e = lane; e < n; e += 32) most = fmaxf(most, logits[e]);
+    most = warp_max(most);
   }
-#pragma unroll 1
-  for (unsigned e = threadIdx.x; e < n; e += kRouteThreads) {
+#pragma unroll 4
+  for (unsigned e = lane; e < n; e += 32) {
     const float x = logits[e];
     sum += score[e] = soft ? expf(x - most) : rule.kind == RouterRule::Sigmoid ? sigmoid_value(x) : x;
   }
-  if (soft) sum = reduce_four<false>(sum, room + 4);
-#pragma unroll 1
-  for (unsigned e = threadIdx.x; e < n; e += kRouteThreads) {
+  if (soft) sum = warp_sum(sum);
+#pragma unroll 4
+  for (unsigned e = lane; e < n; e += 32) {
     if (soft) score[e] /= sum;
     keys[e] = order_of(rule.bias ? score[e] + rule.bias[e] : score[e]);
   }
-  if (threadIdx.x < pad - n) keys[n + threadIdx.x] = 0;
-  __syncthreads();
-  if (rule.n_groups > 1 && rule.kind != RouterRule::TopkSoftmax) keep_best_groups(rule, score, keys, groups);
-#pragma unroll 1
-  for (unsigned e = threadIdx.x; e < n; e += kRouteThreads)
-    if (const unsigned k = rank_of(keys, n, e); k < rule.top_k) {
-      chosen[k] = e;
-      chosen_score[k] = score[e];
-    }
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
+  __syncwarp();
+  if (rule.n_groups > 1 && !late) keep_best_groups(rule, score, keys, groups);
+  take_best(keys, n, rule.top_k, chosen);
 
-  const bool late = rule.kind == RouterRule::TopkSoftmax;
   most = -INFINITY;
 #pragma unroll 1
-  for (unsigned k = threadIdx.x; k < rule.top_k; k += 32) most = fmaxf(most, chosen_score[k]);
+  for (unsigned k = lane; late && k < rule.top_k; k += 32) most = fmaxf(most, score[chosen[k]]);
   if (late) most = warp_max(most);
   sum = 0;
 #pragma unroll 1
-  for (unsigned k = threadIdx.x; k < rule.top_k; k += 32)
-    sum += late ? expf(chosen_score[k] - most) : chosen_score[k];
+  for (unsigned k = lane; k < rule.top_k; k += 32) {
+    const float x = score[chosen[k]];
+    sum += late ? expf(x - most) : x;
+  }
   sum = warp_sum(sum);
 #pragma unroll 1
-  for (unsigned k = threadIdx.x; k < rule.top_k; k += 32) {
-    float weight = chosen_score[k];
+  for (unsigned k = lane; k < rule.top_k; k += 32) {
+    float weight = score[chosen[k]];
     if (late)
       weight = expf(weight - most) / sum;
     else
@@ -130,6 +129,7 @@ __device__ inline void route_token(const DeviceRule& rule, const float* logits, 
     ids[k] = chosen[k];
     weights[k] = weight;
   }
+  __syncwarp();
 }
 
 inline DeviceRule device_rule(const RouterRule& rule, size_t n_experts) {
