@@ -144,12 +144,13 @@ size_t Engine::threads() const { return thread_count(options_); }
 KvType Engine::kv() const { return kv_type(options_); }
 
 std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> tokens, size_t rows,
-                                const Tap& tap, std::vector<float>* final_norm) {
+                                const Tap& tap, std::vector<float>* final_norm, std::vector<float> memory) {
   check(rows <= tokens.size(), "logits of tokens that were given");
   if (tokens.size() > sequence.capacity() - sequence.position())
     fail(Errc::InvalidArgument, "{} tokens after {} do not fit in the context of {} (--ctx)", tokens.size(),
          sequence.position(), sequence.capacity());
-  std::vector<float> logits(rows * config_.n_vocab);
+  std::vector<float>& logits = memory;
+  logits.resize(rows * config_.n_vocab);
   const size_t first_row = tokens.size() - rows, d = config_.d_model;
   if (final_norm) final_norm->resize(tokens.size() * d);
   for (size_t at = 0; at < tokens.size(); at += options_.chunk) {
@@ -167,7 +168,7 @@ std::vector<float> Engine::eval(Sequence& sequence, std::span<const Token> token
         std::span(logits).subspan(done * config_.n_vocab * !wanted.empty(), wanted.size() * config_.n_vocab),
         tap);
   }
-  return logits;
+  return memory;
 }
 
 std::vector<Token> Engine::generate_greedy(Sequence& sequence, std::span<const Token> prompt, size_t n,

@@ -69,9 +69,11 @@ class Engine {
   bool has_mtp() const { return weights_.mtp.has_value(); }
 
   // Evaluates tokens of one sequence, chunk by chunk, and returns the logits of the last `rows` of them.
-  // final_norm, where not null, gets what the final norm gives for all of them.
+  // final_norm, where not null, gets what the final norm gives for all of them; memory is taken for the
+  // result, so that a loop need not ask for it again and again.
   std::vector<float> eval(Sequence& sequence, std::span<const Token> tokens, size_t rows = 1,
-                          const Tap& tap = {}, std::vector<float>* final_norm = nullptr);
+                          const Tap& tap = {}, std::vector<float>* final_norm = nullptr,
+                          std::vector<float> memory = {});
   // One step: tokens of several sequences, at most options().chunk together; logits:
   // [batch.logit_rows.size(), n_vocab].
   void step(const Batch& batch, std::span<float> logits, const Tap& tap = {}) {

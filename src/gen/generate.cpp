@@ -69,7 +69,8 @@ class DecodeLoop {
       std::vector<Token> tokens{generation_.result().tokens.back()}, guess;
       if (most > 0) guess = mtp_ ? mtp_->guess(tokens.back(), most) : ngram_->guess(most);
       tokens.insert(tokens.end(), guess.begin(), guess.end());
-      logits = engine_.eval(sequence_, tokens, tokens.size(), options_.tap, mtp_ ? &hidden_ : nullptr);
+      logits = engine_.eval(sequence_, tokens, tokens.size(), options_.tap, mtp_ ? &hidden_ : nullptr,
+                            std::move(logits));
       new_tokens = 0;
       go_on = choose(logits, guess, new_tokens);
       const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
