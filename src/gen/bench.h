@@ -24,7 +24,7 @@ struct BenchRequest {
   uint64_t seed = 0;
   uint64_t prompt = 512;               // tokens of a prefill; 0: none
   uint64_t generate = 64;              // decoded tokens; 0: none
-  uint64_t repeat = 3;                 // repetitions, or texts in turn
+  uint64_t repeat = 3;                 // prefills, parts that decoding is cut into, or texts in turn
   uint64_t sequences = 1;              // decoded together, a token of each per step
   std::vector<uint64_t> depths = {0};  // decode after this many tokens; Rotating decodes after its prefill
 };

@@ -196,7 +196,8 @@ void add_bench_command(CLI::App& app) {
   cmd->add_option("--sequences", o->request.sequences, "Texts that are decoded together")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  cmd->add_option("--repeat", o->request.repeat, "Repetitions, or texts in turn")
+  cmd->add_option("--repeat", o->request.repeat,
+                  "Repetitions of a prefill, parts into which decoding is cut, or texts in turn")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   add_engine_options(*cmd, o->engine);
