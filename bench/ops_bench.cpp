@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/error.h"
 #include "ops/ops.h"
 #include "ops/test_matrix.h"
 
@@ -63,24 +64,27 @@ void linear(benchmark::State& state, const Ops* ops, MatrixFormat format, bool f
                                                benchmark::Counter::kIsIterationInvariantRate);
 }
 
-void attend(benchmark::State& state, const Ops* ops, KvType type, size_t queries) {
-  constexpr size_t kDim = 128, kLength = 4096;
-  constexpr size_t kPart = kKvBlock * kDim * 4, kPage = 2 * kPart + 2 * kKvBlock * 4;
-  AlignedBuffer memory(kLength / kKvBlock * kPage);
+void attend(benchmark::State& state, const Ops* ops, bool narrow, KvType type, size_t queries,
+            size_t length) {
+  constexpr size_t kDim = 128;
+  const size_t part = kKvBlock * kDim * kv_value_bytes(type), page = 2 * part + 2 * kKvBlock * 4;
+  AlignedBuffer memory(length / kKvBlock * page);
+  std::fill_n(memory.data(), memory.size(), std::byte{0x3c});  // else all pages are one: the system's zeros
   std::vector<std::byte*> pages;
-  for (size_t at = 0; at < memory.size(); at += kPage) pages.push_back(memory.data() + at);
+  for (size_t at = 0; at < memory.size(); at += page) pages.push_back(memory.data() + at);
   std::vector<float> q(queries * kDim, 0.1f), out(queries * kDim), sums(2 * queries),
       scratch(attend_scratch(kDim, kDim, queries));
-  const KvHead kv{type, kDim, kDim, true, pages.data(), 0, kPart, 2 * kPart, 2 * kPart + kKvBlock * 4};
+  const KvHead kv{type, kDim, kDim, true, pages.data(), 0, part, 2 * part, 2 * part + kKvBlock * 4};
   std::vector<AttendRow> rows;
   for (size_t r = 0; r < queries; ++r)
-    rows.push_back({&q[r * kDim], &out[r * kDim], &sums[2 * r], 0, kLength - 1});
+    rows.push_back({&q[r * kDim], &out[r * kDim], &sums[2 * r], 0, length - 1});
   for (auto _ : state)
-    for (size_t p = 0; p < kLength; p += kPartition)
-      ops->attend(kv, p, p + kPartition, 0.1f, rows.data(), queries, scratch.data());
+    for (size_t p = 0; p < length; p += kPartition)
+      (narrow ? ops->attend_narrow : ops->attend)(kv, p, p + kPartition, 0.1f, rows.data(), queries,
+                                                  scratch.data());
   state.SetBytesProcessed(
-      static_cast<int64_t>(state.iterations() * 2 * kLength * kDim * kv_value_bytes(type)));
-  state.counters["ops/s"] = benchmark::Counter(static_cast<double>(4 * kLength * kDim * queries),
+      static_cast<int64_t>(state.iterations() * 2 * length * kDim * kv_value_bytes(type)));
+  state.counters["ops/s"] = benchmark::Counter(static_cast<double>(4 * length * kDim * queries),
                                                benchmark::Counter::kIsIterationInvariantRate);
 }
 
@@ -124,9 +128,12 @@ void add_all() {
       }
     for (const auto& [name, type] :
          {std::pair("f32", KvType::F32), {"bf16", KvType::Bf16}, {"q8", KvType::Q8}})
-      for (const size_t n : {8, 64})
-        add(std::string("attend/") + name + "/" + std::to_string(n),
-            [=, t = type](benchmark::State& s) { attend(s, ops, t, n); });
+      for (const bool narrow : {false, true})
+        for (const auto& [n, length] : {std::pair(8, 4096), {8, 131072}, {64, 4096}})
+          add(fmt::format("attend{}/{}/{}/{}", narrow ? "_narrow" : "", name, n, length),
+              [=, t = type, q = n, l = length](benchmark::State& s) {
+                attend(s, ops, narrow, t, static_cast<size_t>(q), static_cast<size_t>(l));
+              });
     for (const size_t n : {1, 64})
       add("delta/" + std::to_string(n), [=](benchmark::State& s) { delta(s, ops, n); });
     add("rms_norm", [=](benchmark::State& s) { norm(s, ops); });

@@ -53,6 +53,11 @@ size_t CpuBackend::fill_rows(const Queries& q, size_t head, size_t first, size_t
   return begin;
 }
 
+void CpuBackend::attend_part(const KvHead& kv, size_t begin, size_t end, const AttendRow* rows, size_t n,
+                             float* scratch) const {
+  (products_.fast() ? ops_.attend_narrow : ops_.attend)(kv, begin, end, m_.attention.scale, rows, n, scratch);
+}
+
 // All parts of these rows one after the other.
 void CpuBackend::attend_parts(const Queries& q, size_t head, size_t first, size_t n, size_t worker) {
   const KvHead kv = q.sequence->kv(q.layer->index, head);
@@ -67,7 +72,7 @@ void CpuBackend::attend_parts(const Queries& q, size_t head, size_t first, size_
     const bool later = p > begin / kPartition;
     const size_t from = std::max(p * kPartition, begin / kKvBlock * kKvBlock),
                  to = std::min((p + 1) * kPartition, end);
-    ops_.attend(kv, from, to, m_.attention.scale, later ? parts : rows, n, scratch);
+    attend_part(kv, from, to, later ? parts : rows, n, scratch);
     for (size_t r = 0; later && r < n; ++r) ops_.merge_attention(parts[r], rows[r], kv.value_dim);
   }
   for (size_t r = 0; r < n; ++r) {
@@ -92,8 +97,7 @@ void CpuBackend::attend_split(const Queries& q, size_t blocks, size_t parts) {
     const size_t from = std::max(p * kPartition, begin / kKvBlock * kKvBlock),
                  to = std::min((p + 1) * kPartition, end);
     float* scratch = worker_.get(0) + worker * worker_floats_ + kRows * dim;
-    ops_.attend(q.sequence->kv(q.layer->index, head), from, std::max(from, to), m_.attention.scale, rows, n,
-                scratch);
+    attend_part(q.sequence->kv(q.layer->index, head), from, std::max(from, to), rows, n, scratch);
   };
   pool_.run(q.kv_heads * blocks * parts, work);
   pool_.run(q.kv_heads * blocks, [&](size_t item, size_t) {

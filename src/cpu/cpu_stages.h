@@ -80,6 +80,8 @@ class CpuBackend : public Backend {
   void attend(const Queries& queries);
   size_t fill_rows(const Queries& q, size_t head, size_t first, size_t n, float* out, float* state,
                    AttendRow* rows, size_t* end) const;
+  void attend_part(const KvHead& kv, size_t begin, size_t end, const AttendRow* rows, size_t n,
+                   float* scratch) const;
   void attend_parts(const Queries& q, size_t head, size_t first, size_t n, size_t worker);
   void attend_split(const Queries& q, size_t blocks, size_t parts);
 

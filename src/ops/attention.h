@@ -5,6 +5,9 @@
 //   of values, block by block of kKvBlock positions; merge: parts in ascending order; finish: divide by the
 //   sum, to which a sink adds one more exponential.
 //
+// Narrow attention is the same with queries and weights rounded to bf16 before they are multiplied; products
+// below the least normal number may count as zero. What an f32 cache holds is met with floats all the same.
+//
 // Keys lie in tiles of 16 positions, [position / 16][dim][16], so that scores of 16 positions are computed at
 // once without shuffles; values lie row by row. As int8, a key or value has one float scale.
 #pragma once
@@ -37,9 +40,9 @@ struct AttendRow {
   size_t first, last;  // positions that it sees, inclusive
 };
 
-// Floats of scratch that attend needs for n rows.
+// Floats of scratch that attend and attend_narrow need for n rows.
 constexpr size_t attend_scratch(size_t key_dim, size_t value_dim, size_t n) {
-  return kKvBlock * (key_dim + value_dim) + 16 * n + 4 * kKvBlock;
+  return kKvBlock * (key_dim + value_dim + 16) + (16 + key_dim + 1) * n + 12 * kKvBlock;
 }
 
 constexpr size_t kv_value_bytes(KvType type) {

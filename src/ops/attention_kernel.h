@@ -88,9 +88,9 @@ inline void unpack_values(const KvHead& kv, const std::byte* page, const float* 
   for (size_t i = 0; i < kKvBlock * dim; i += 16) store(out + i, load_kv(kv.type, page + kv.values, i));
 }
 
-// scores[r][p] = scale * q_r . k_p for R rows and one block; components ascending.
+// scores[r][p] = q_r . k_p for R rows and one block; components ascending.
 template <size_t R>
-inline void block_scores(const float* keys, size_t dim, const AttendRow* rows, float* scores) {
+inline void block_scores(const float* keys, size_t dim, const float* const* queries, float* scores) {
   F c[R][4];
   for (size_t r = 0; r < R; ++r)
     for (size_t t = 0; t < 4; ++t) c[r][t] = zero();
@@ -98,7 +98,7 @@ inline void block_scores(const float* keys, size_t dim, const AttendRow* rows, f
     const float* line = keys + d * kKvBlock;
     const F k[4] = {load(line), load(line + 16), load(line + 32), load(line + 48)};
     for (size_t r = 0; r < R; ++r) {
-      const F q = set(rows[r].q[d]);
+      const F q = set(queries[r][d]);
       for (size_t t = 0; t < 4; ++t) c[r][t] = fma(q, k[t], c[r][t]);
     }
   }
@@ -106,43 +106,55 @@ inline void block_scores(const float* keys, size_t dim, const AttendRow* rows, f
     for (size_t t = 0; t < 4; ++t) store(scores + r * kKvBlock + 16 * t, c[r][t]);
 }
 
-// Turns a row's scores of block [begin, begin + kKvBlock) into weights and brings its sums up to date. lanes:
-// the row's sum of exponentials in 16 lanes.
-inline void block_weights(const KvHead& kv, size_t begin, float scale, const AttendRow& row, float* scores,
+constexpr float kNoScore = -1e30f;
+
+// Scales a row's scores of block [begin, begin + kKvBlock), kNoScore where it does not look, and brings its
+// maximum, and with it its sums, up to date. lanes: the row's sum of exponentials in 16 lanes.
+inline void block_maximum(const KvHead& kv, size_t begin, float scale, const AttendRow& row, float* scores,
                           float* lanes) {
   const size_t low = row.first > begin ? row.first - begin : 0,
                high = row.last >= begin ? smaller(kKvBlock, row.last + 1 - begin) : 0;
-  if (low >= high) {  // sees nothing of this block: as if it had never been visited
-    for (size_t t = 0; t < 4; ++t) store(scores + 16 * t, zero());
-    return;
+  const float* key_scale = part<float>(kv.pages[begin / kKvBlock], kv.key_scale);
+  F most = set(row.max_sum[0]);
+  for (size_t t = 0; t < 4; ++t) {
+    F s = mul(load(scores + 16 * t), set(scale));
+    if (kv.type == KvType::Q8) s = mul(s, load(key_scale + 16 * t));
+    if (low > 0 || high < kKvBlock)
+      s = select(lanes_between(low > 16 * t ? low - 16 * t : 0, high > 16 * t ? high - 16 * t : 0), s,
+                 set(kNoScore));
+    store(scores + 16 * t, s);
+    most = max(most, s);
   }
+  const float m = largest(most), before = row.max_sum[0];
+  if (m == before) return;
+  float f[16];
+  store(f, exp_lanes(set(before - m)));
+  store(lanes, mul(load(lanes), set(f[0])));
+  for (size_t i = 0; i < kv.value_dim; i += 16)
+    store_n(row.out + i, kv.value_dim - i, mul(load_n(row.out + i, kv.value_dim - i), set(f[0])));
+  row.max_sum[0] = m;
+}
+
+// To the nearest bf16 number, ties to even; of finite numbers.
+inline F round_bf16(F x) {
+  const I bits = as_int(x), odd = and_i(shr<16>(bits), set_i(1));
+  return as_float(and_i(add_i(bits, add_i(odd, set_i(0x7fff))), set_i(-0x10000)));
+}
+
+// Turns such scores into weights: put(t, those of tile t).
+template <class Put>
+inline void block_weights(const KvHead& kv, size_t begin, const AttendRow& row, const float* scores,
+                          float* lanes, Put put) {
   std::byte* page = kv.pages[begin / kKvBlock];
-  const float* key_scale = part<float>(page, kv.key_scale);
-  const float* value_scale = kv.own_values ? part<float>(page, kv.value_scale) : key_scale;
-  F s[4], most = set(row.max_sum[0]);
-  M seen[4];
-  for (size_t t = 0; t < 4; ++t) {
-    s[t] = mul(load(scores + 16 * t), set(scale));
-    if (kv.type == KvType::Q8) s[t] = mul(s[t], load(key_scale + 16 * t));
-    seen[t] = lanes_between(low > 16 * t ? low - 16 * t : 0, high > 16 * t ? high - 16 * t : 0);
-    most = max(most, select(seen[t], s[t], most));
-  }
-  const float m = largest(most);
-  const float factor = row.max_sum[0];
+  const float* value_scale = part<float>(page, kv.own_values ? kv.value_scale : kv.key_scale);
+  const F m = set(row.max_sum[0]);
   F total = load(lanes);
-  if (m != factor) {
-    float f[16];
-    store(f, exp_lanes(set(factor - m)));
-    total = mul(total, set(f[0]));
-    for (size_t i = 0; i < kv.value_dim; i += 16)
-      store_n(row.out + i, kv.value_dim - i, mul(load_n(row.out + i, kv.value_dim - i), set(f[0])));
-    row.max_sum[0] = m;
-  }
   for (size_t t = 0; t < 4; ++t) {
-    F p = select(seen[t], exp_lanes(sub(s[t], set(m))), zero());
+    const F s = load(scores + 16 * t);
+    F p = select(equal(as_int(s), as_int(set(kNoScore))), zero(), exp_lanes(sub(s, m)));
     total = add(total, p);
     if (kv.type == KvType::Q8) p = mul(p, load(value_scale + 16 * t));
-    store(scores + 16 * t, p);
+    put(t, p);
   }
   store(lanes, total);
 }
@@ -171,12 +183,20 @@ inline void add_values(const float* values, size_t dim, size_t column, const Att
             : store_n(rows[r].out + column + 16 * v, left, c[r][v]);
 }
 
-template <size_t R>
+// rounded: where Narrow, the rows' queries, rounded.
+template <size_t R, bool Narrow>
 inline void attend_rows(const KvHead& kv, size_t begin, float scale, const AttendRow* rows, const float* keys,
-                        const float* values, float* scores, float* lanes) {
-  block_scores<R>(keys, kv.key_dim, rows, scores);
+                        const float* values, float* scores, float* lanes, const float* rounded) {
+  const float* queries[R];
+  for (size_t r = 0; r < R; ++r) queries[r] = Narrow ? rounded + r * kv.key_dim : rows[r].q;
+  block_scores<R>(keys, kv.key_dim, queries, scores);
   for (size_t r = 0; r < R; ++r)
-    block_weights(kv, begin, scale, rows[r], scores + r * kKvBlock, lanes + 16 * r);
+    block_maximum(kv, begin, scale, rows[r], scores + r * kKvBlock, lanes + 16 * r);
+  for (size_t r = 0; r < R; ++r) {
+    float* row = scores + r * kKvBlock;
+    block_weights(kv, begin, rows[r], row, lanes + 16 * r,
+                  [row](size_t t, F p) { store(row + 16 * t, Narrow ? round_bf16(p) : p); });
+  }
   size_t column = 0;
   for (; column + 64 <= kv.value_dim; column += 64)
     add_values<R, 4, true>(values, kv.value_dim, column, rows, scores);
@@ -184,27 +204,43 @@ inline void attend_rows(const KvHead& kv, size_t begin, float scale, const Atten
     add_values<R, 1, false>(values, kv.value_dim, column, rows, scores);
 }
 
-constexpr float kNoScore = -1e30f;
-
-// Positions [begin, end) of one partition. Sets out and max_sum of each row.
-void attend(const KvHead& kv, size_t begin, size_t end, float scale, const AttendRow* rows, size_t n,
-            float* scratch) noexcept {
-  float *keys = scratch, *values = keys + kKvBlock * kv.key_dim, *lanes = values + kKvBlock * kv.value_dim;
-  float* scores = lanes + 16 * n;
+inline void begin_rows(const AttendRow* rows, size_t n, size_t value_dim, float* lanes) {
   for (size_t r = 0; r < n; ++r) {
     rows[r].max_sum[0] = kNoScore;
     store(lanes + 16 * r, zero());
-    for (size_t i = 0; i < kv.value_dim; ++i) rows[r].out[i] = 0;
+    for (size_t i = 0; i < value_dim; ++i) rows[r].out[i] = 0;
   }
+}
+
+template <bool Narrow>
+inline void attend_floats(const KvHead& kv, size_t begin, size_t end, float scale, const AttendRow* rows,
+                          size_t n, float* scratch) {
+  float *keys = scratch, *values = keys + kKvBlock * kv.key_dim, *lanes = values + kKvBlock * kv.value_dim;
+  float *scores = lanes + 16 * n, *rounded = scores + 4 * kKvBlock;
+  begin_rows(rows, n, kv.value_dim, lanes);
+  const size_t dim = kv.key_dim;
+  for (size_t r = 0; Narrow && r < n; ++r)
+    for (size_t d = 0; d < dim; d += 16)
+      store_n(rounded + r * dim + d, dim - d, round_bf16(load_n(rows[r].q + d, dim - d)));
   for (size_t at = begin; at < end; at += kKvBlock) {
     const std::byte* page = kv.pages[at / kKvBlock];
     unpack_keys(kv, page, keys);
     unpack_values(kv, page, keys, values);
     size_t r = 0;
-    for (; r + 4 <= n; r += 4) attend_rows<4>(kv, at, scale, rows + r, keys, values, scores, lanes + 16 * r);
-    for (; r < n; ++r) attend_rows<1>(kv, at, scale, rows + r, keys, values, scores, lanes + 16 * r);
+    for (; r + 4 <= n; r += 4)
+      attend_rows<4, Narrow>(kv, at, scale, rows + r, keys, values, scores, lanes + 16 * r,
+                             rounded + r * dim);
+    for (; r < n; ++r)
+      attend_rows<1, Narrow>(kv, at, scale, rows + r, keys, values, scores, lanes + 16 * r,
+                             rounded + r * dim);
   }
   for (size_t r = 0; r < n; ++r) rows[r].max_sum[1] = sum(load(lanes + 16 * r));
+}
+
+// Positions [begin, end) of one partition. Sets out and max_sum of each row.
+void attend(const KvHead& kv, size_t begin, size_t end, float scale, const AttendRow* rows, size_t n,
+            float* scratch) noexcept {
+  attend_floats<false>(kv, begin, end, scale, rows, n, scratch);
 }
 
 inline float exp_one(float x) {

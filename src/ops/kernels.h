@@ -8,6 +8,7 @@
 #include "ops/linear_kernel.h"
 #include "ops/pointwise_kernel.h"
 #include "ops/attention_kernel.h"
+#include "ops/attention_narrow_kernel.h"
 #include "ops/delta_kernel.h"
 #include "ops/token_weight_kernel.h"
 // clang-format on
@@ -32,6 +33,7 @@ constexpr Ops table(const char* name) {
           .store_key = store_key,
           .store_value = store_value,
           .attend = attend,
+          .attend_narrow = attend_narrow,
           .merge_attention = merge_attention,
           .finish_attention = finish_attention,
           .delta_block = delta_block,

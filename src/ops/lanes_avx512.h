@@ -113,5 +113,41 @@ inline I dot4(I sums, I codes, I x) {
 #endif
 }
 
+#if defined(__AVX512BF16__)
+#define MOEFLUX_PAIRS 1
+
+inline void store_i(void* p, I x) { _mm512_storeu_si512(p, x); }
+
+// Sixteen floats, rounded to bf16, as eight pairs, the first of each in the high half.
+inline void store_pairs(uint32_t* p, F x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_rol_epi32((__m256i)_mm512_cvtneps_pbh(x), 16));
+}
+
+// Lane i: word i + low in its low half, word i + high in its high half.
+inline I word_order(uint32_t low, uint32_t high) {
+  const I i = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return or_i(add_i(i, set_i(static_cast<int32_t>(low))),
+              shl<16>(add_i(i, set_i(static_cast<int32_t>(high)))));
+}
+// Pairs of word i and word 16 + i.
+inline I pair_halves(I words) { return _mm512_permutexvar_epi16(word_order(16, 0), words); }
+// Pairs of the words of two lines, the first 16 and the last.
+inline void pair_lines(I first, I second, I* pairs) {
+  pairs[0] = _mm512_permutex2var_epi16(first, word_order(32, 0), second);
+  pairs[1] = _mm512_permutex2var_epi16(first, word_order(48, 16), second);
+}
+
+// The products of both halves of pairs, one after the other, high halves first: two fmas, except that numbers
+// below the least normal one count as zero.
+inline F dot2(F sums, I a, I b) {
+#if defined(__GNUC__) && !defined(__clang__)
+  __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(a), "v"(b));  // in place, as dot4
+  return sums;
+#else
+  return _mm512_dpbf16_ps(sums, (__m512bh)a, (__m512bh)b);
+#endif
+}
+#endif
+
 }  // namespace
 }  // namespace moeflux::MOEFLUX_ISA

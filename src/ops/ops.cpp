@@ -16,13 +16,14 @@ namespace moeflux {
 
 extern const Ops kOps_generic;
 #if defined(__x86_64__)
-extern const Ops kOps_avx2, kOps_avxvnni, kOps_avx512, kOps_amx;
+extern const Ops kOps_avx2, kOps_avxvnni, kOps_avx512, kOps_avx512bf16, kOps_amx;
 #elif defined(__aarch64__)
 extern const Ops kOps_neon;
 #endif
 
 #if defined(__x86_64__)
-// Tiles and their int8 products; the system must be asked for the registers' place in a thread's state.
+// Tiles and their int8 products, which no processor has without bf16 pairs; the system must be asked for the
+// registers' place in a thread's state.
 static bool has_amx() {
   uint32_t a = 7, b = 0, c = 0, d = 0;
   __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
@@ -41,10 +42,12 @@ std::span<const Ops* const> runnable_ops() {
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512vnni"))
       avx512 = true;
-    if (avx512 && has_amx()) ops.push_back(&kOps_amx);
-    if (avx512) ops.push_back(&kOps_avx512);
     uint32_t a = 7, b = 0, c = 1, d = 0;  // leaf 7.1: AVX-VNNI has no name in this compiler's list
     __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    const bool bf16 = avx512 && (a >> 5 & 1);
+    if (bf16 && has_amx()) ops.push_back(&kOps_amx);
+    if (bf16) ops.push_back(&kOps_avx512bf16);
+    if (avx512) ops.push_back(&kOps_avx512);
     if (avx2 && (a >> 4 & 1)) ops.push_back(&kOps_avxvnni);
     if (avx2) ops.push_back(&kOps_avx2);
 #elif defined(__aarch64__)

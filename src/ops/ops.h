@@ -48,6 +48,8 @@ struct Ops {
   void (*store_value)(const KvHead& kv, size_t position, const float* value) noexcept;
   void (*attend)(const KvHead& kv, size_t begin, size_t end, float scale, const AttendRow* rows, size_t n,
                  float* scratch) noexcept;
+  void (*attend_narrow)(const KvHead& kv, size_t begin, size_t end, float scale, const AttendRow* rows,
+                        size_t n, float* scratch) noexcept;
   void (*merge_attention)(const AttendRow& part, const AttendRow& into, size_t value_dim) noexcept;
   void (*finish_attention)(const AttendRow& row, size_t value_dim, const float* sink) noexcept;
 

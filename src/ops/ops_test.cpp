@@ -199,8 +199,8 @@ struct TestKv {
   KvHead head;
 };
 
-// Attention of one query, through parts, merge and finish.
-std::vector<float> attend_all(const Ops& ops, const KvHead& kv, std::vector<AttendRow> rows,
+// Attention of all rows, through parts, merge and finish.
+std::vector<float> attend_all(const Ops& ops, bool narrow, const KvHead& kv, std::vector<AttendRow> rows,
                               const float* sink) {
   const size_t dim = kv.value_dim, n = rows.size();
   std::vector<float> sums(n * dim), state(2 * n), part(n * dim), part_state(2 * n),
@@ -216,7 +216,7 @@ std::vector<float> attend_all(const Ops& ops, const KvHead& kv, std::vector<Atte
   for (size_t p = first / kPartition * kPartition; p <= last; p += kPartition) {
     const size_t begin = std::max(p, first / kKvBlock * kKvBlock), end = std::min(p + kPartition, last + 1);
     const auto& into = any ? parts : rows;
-    ops.attend(kv, begin, end, 0.3f, into.data(), n, scratch.data());
+    (narrow ? ops.attend_narrow : ops.attend)(kv, begin, end, 0.3f, into.data(), n, scratch.data());
     for (size_t r = 0; any && r < n; ++r) ops.merge_attention(parts[r], rows[r], dim);
     any = true;
   }
@@ -257,43 +257,74 @@ TEST_P(EveryIsa, AttentionEqualsThePlainFormula) {
     const TestKv kv(ops(), c.type, (c.n + 63) / 64 * 64, c.key_dim, c.value_dim, c.own_values, c.n, 21);
     const auto q = noise_vector(3 * c.key_dim, 5);
     const float sink = 0.7f;
-    for (const float* s : {static_cast<const float*>(nullptr), &sink}) {
-      std::vector<AttendRow> rows;
-      for (size_t r = 0; r < 3; ++r)
-        rows.push_back(
-            {&q[r * c.key_dim], nullptr, nullptr, r == 2 ? c.n / 3 : 0, c.n - 1 - (r == 1 ? c.n / 2 : 0)});
-      const auto got = attend_all(ops(), kv.head, rows, s);
-      for (size_t r = 0; r < 3; ++r) {
-        const auto want = plain_attention(kv, rows[r].q, rows[r].first, rows[r].last, s);
-        for (size_t i = 0; i < c.value_dim; ++i) ASSERT_NEAR(got[r * c.value_dim + i], want[i], c.bound) << r;
+    for (const bool narrow : {false, true})
+      for (const float* s : {static_cast<const float*>(nullptr), &sink}) {
+        std::vector<AttendRow> rows;
+        for (size_t r = 0; r < 3; ++r)
+          rows.push_back(
+              {&q[r * c.key_dim], nullptr, nullptr, r == 2 ? c.n / 3 : 0, c.n - 1 - (r == 1 ? c.n / 2 : 0)});
+        const auto got = attend_all(ops(), narrow, kv.head, rows, s);
+        for (size_t r = 0; r < 3; ++r) {
+          const auto want = plain_attention(kv, rows[r].q, rows[r].first, rows[r].last, s);
+          for (size_t i = 0; i < c.value_dim; ++i)
+            ASSERT_NEAR(got[r * c.value_dim + i], want[i], c.bound) << r << " " << narrow;
+        }
       }
-    }
   }
 }
 
 TEST_P(EveryIsa, AttentionOfAQueryDoesNotDependOnOthers) {
-  const size_t n = 1500, dim = 64;
+  const size_t n = 1500, dim = 64, queries = 15;
   const TestKv kv(ops(), KvType::Bf16, 1536, dim, dim, true, n, 4);
-  const auto q = noise_vector(7 * dim, 8);
+  const auto q = noise_vector(queries * dim, 8);
   std::vector<AttendRow> rows;
-  for (size_t r = 0; r < 7; ++r) rows.push_back({&q[r * dim], nullptr, nullptr, r * 100, n - 1 - 13 * r});
-  const auto all = attend_all(ops(), kv.head, rows, nullptr);
-  for (size_t r = 0; r < 7; ++r) {
-    const auto one = attend_all(ops(), kv.head, {rows[r]}, nullptr);
-    for (size_t i = 0; i < dim; ++i) ASSERT_EQ(one[i], all[r * dim + i]) << r;
+  for (size_t r = 0; r < queries; ++r)
+    rows.push_back({&q[r * dim], nullptr, nullptr, r * 100, n - 1 - 5 * r});
+  for (const bool narrow : {false, true}) {
+    const auto all = attend_all(ops(), narrow, kv.head, rows, nullptr);
+    for (size_t r = 0; r < queries; ++r) {
+      const auto one = attend_all(ops(), narrow, kv.head, {rows[r]}, nullptr);
+      for (size_t i = 0; i < dim; ++i) ASSERT_EQ(one[i], all[r * dim + i]) << r << " " << narrow;
+    }
   }
 }
 
 TEST_P(EveryIsa, AttentionHasTheSameBitsOnEveryInstructionSet) {
   const Ops& generic = *runnable_ops().back();
-  for (const KvType type : {KvType::F32, KvType::Bf16, KvType::Q8}) {
-    const TestKv a(ops(), type, 320, 64, 64, true, 300, 4), b(generic, type, 320, 64, 64, true, 300, 4);
-    EXPECT_EQ(a.memory, b.memory);
-    const auto q = noise_vector(5 * 64, 8);
-    std::vector<AttendRow> rows;
-    for (size_t r = 0; r < 5; ++r) rows.push_back({&q[r * 64], nullptr, nullptr, 0, 299 - r});
-    EXPECT_EQ(attend_all(ops(), a.head, rows, nullptr), attend_all(generic, b.head, rows, nullptr));
-  }
+  struct Case {
+    size_t key_dim, value_dim;
+    bool own_values;
+  };
+  for (const Case& c : {Case{64, 64, true}, Case{128, 128, true}, Case{72, 40, true}, Case{33, 19, true},
+                        Case{96, 64, false}, Case{67, 51, false}})
+    for (const KvType type : {KvType::F32, KvType::Bf16, KvType::Q8})
+      for (const bool narrow : {false, true}) {
+        const TestKv a(ops(), type, 320, c.key_dim, c.value_dim, c.own_values, 300, 4),
+            b(generic, type, 320, c.key_dim, c.value_dim, c.own_values, 300, 4);
+        EXPECT_EQ(a.memory, b.memory);
+        const size_t queries = 13;
+        const auto q = noise_vector(queries * c.key_dim, 8);
+        std::vector<AttendRow> rows;
+        for (size_t r = 0; r < queries; ++r)
+          rows.push_back({&q[r * c.key_dim], nullptr, nullptr, 3 * r, 299 - r});
+        EXPECT_EQ(attend_all(ops(), narrow, a.head, rows, nullptr),
+                  attend_all(generic, narrow, b.head, rows, nullptr))
+            << c.key_dim << " " << int(type) << " " << narrow;
+      }
+}
+
+TEST_P(EveryIsa, NarrowAttentionRoundsQueriesAndWeights) {
+  const size_t dim = 64, n = 40;
+  const TestKv kv(ops(), KvType::Bf16, 64, dim, dim, true, n, 9);
+  auto q = noise_vector(dim, 3), rounded = q;
+  for (float& x : rounded) x = bf16_to_float(float_to_bf16(x));
+  ASSERT_NE(q, rounded);
+  const auto run = [&](const std::vector<float>& query, bool narrow, size_t last) {
+    return attend_all(ops(), narrow, kv.head, {{query.data(), nullptr, nullptr, 0, last}}, nullptr);
+  };
+  EXPECT_EQ(run(q, true, n - 1), run(rounded, true, n - 1));
+  EXPECT_NE(run(rounded, true, n - 1), run(rounded, false, n - 1));  // many weights, which are rounded
+  EXPECT_EQ(run(rounded, true, 0), run(rounded, false, 0));          // one weight, which is 1
 }
 
 // -- delta rule
