@@ -1,6 +1,7 @@
 #include "store/loader.h"
 
 #include <cerrno>
+#include <utility>
 
 #include "base/error.h"
 
@@ -39,9 +40,16 @@ void Loader::start(uint64_t tag, const Load& load, Urgency urgency) {
   state.here.resize(state.n_pieces);
   check(loads_.emplace(tag, state).second, "one load at a time under a tag");
   (urgency == Urgency::Demand ? demand_ : guesses_).push_back(tag);
+  started_ = true;
 }
 
-void Loader::go() { wake_.notify_one(); }
+void Loader::go() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(started_, false)) return;  // woken for nothing, the thread takes a core from others
+  }
+  wake_.notify_one();
+}
 
 void Loader::promote(uint64_t tag) {
   const std::lock_guard lock(mutex_);

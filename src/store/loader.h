@@ -90,6 +90,7 @@ class Loader {
   std::condition_variable wake_;
   std::unordered_map<uint64_t, State> loads_;
   std::deque<uint64_t> demand_, guesses_;  // loads with pieces that have not been asked for
+  bool started_ = false;                   // loads since the last go
   bool stop_ = false;
 
   // Of the loader's thread alone.
