@@ -228,10 +228,11 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
   auto* tokens = staging_.as<TokenInfo>();
   auto* slices = reinterpret_cast<SliceInfo*>(staging_.as<>() + slices_at);
   auto* ids = reinterpret_cast<uint32_t*>(staging_.as<>() + ids_at);
+  const bool guesses = n_rows == n;  // what follows each token is asked for where some may be taken back
   for (size_t i = 0; i < n_slices; ++i) {
     const Slice& slice = batch.slices[i];
     auto& sequence = static_cast<CudaSequence&>(*slice.sequence);
-    sequence.begin_step(slice.count);
+    sequence.begin_step(slice.count, guesses);
     slices[i] = {.state = sequence.state(),
                  .after = {},
                  .n_after = static_cast<uint32_t>(sequence.states_after().size()),

@@ -166,7 +166,7 @@ bool CudaSequence::make_own(DevicePage& page, DevicePagePool& pool) const {
   return true;
 }
 
-void CudaSequence::begin_step(size_t count) {
+void CudaSequence::begin_step(size_t count, bool goes_back) {
   const size_t end = pages_for(position() + count);
   for (size_t i = 0; i < groups_.size(); ++i) {
     std::vector<DevicePage>& pages = groups_[i].pages;
@@ -177,12 +177,13 @@ void CudaSequence::begin_step(size_t count) {
   if (memory_->states) {
     const bool is_new = !state_;
     make_own(state_, *memory_->states);
-    after_.clear();
-    after_from_ = position() + 1;
-    for (size_t i = 1; count <= kMostBack + 1 && i < count; ++i) after_.push_back(memory_->states->take());
     if (is_new)
       check_cuda(cudaMemsetAsync(state_.get(), 0, memory_->states->page_bytes(), memory_->stream),
                  "clearing a state");
+    after_.clear();
+    after_from_ = position() + 1;
+    for (size_t i = 1; goes_back && count <= kMostBack + 1 && i < count; ++i)
+      after_.push_back(memory_->states->take());
   }
   if (groups_.empty() || changed_ >= end) return;
   if (table_.size() == 0)

@@ -43,13 +43,14 @@ class CudaSequence : public Sequence {
   uint64_t state_bytes(Saved what) const override;
 
   // A step of `count` tokens is about to write: pages for it, this sequence's own, and a table of them.
-  void begin_step(size_t count);
+  // goes_back: tokens of it may be taken back, so that states are kept for that, where it is short.
+  void begin_step(size_t count, bool goes_back = true);
   // All kernels of the step are launched: gives back what no later query sees.
   void end_step(size_t count);
   // In device memory, as of begin_step. The tables of several steps lie at the same address.
   std::byte* const* pages() const { return table_.as<std::byte*>(); }
   float* state() const { return reinterpret_cast<float*>(state_.get()); }
-  // Where the states after the step's first tokens go: of a short step, after all but the last.
+  // Where the states after the step's first tokens go, where they are kept: after all but the last.
   std::span<const DevicePage> states_after() const { return after_; }
 
  private:

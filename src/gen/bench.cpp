@@ -339,8 +339,8 @@ double BenchResult::token_bytes(const Measured& decoded) const {
   if (!decoded.depth) return weights;
   // Attention reads the keys and values of all positions so far.
   const double positions = static_cast<double>(decoded.depth) + static_cast<double>(decoded.length) / 2;
-  return weights +
-         static_cast<double>(plan.kv_bytes) * positions / static_cast<double>(plan.ctx * decoded.sequences);
+  return weights + static_cast<double>(plan.text_kv_bytes) * positions /
+                       static_cast<double>(plan.ctx * decoded.sequences);
 }
 
 bool BenchResult::read_experts() const {

@@ -41,12 +41,14 @@ void add_mtp(const ModelConfig& m, const PlanRequest& r, MemoryPlan& plan) {
   plan.kv_bytes += kDeviceStatesBack * delta_nets * delta_state_floats(m) * sizeof(float);
 }
 
-// A GPU gives back what windows have passed by only when a step is over: the step's positions come on top.
+// A GPU gives back what windows have passed by only when a step is over: the step's positions come on top,
+// and a page that is begun in each text but one.
 uint64_t window_step_bytes(const ModelConfig& m, const PlanRequest& r, uint64_t ctx) {
+  const uint64_t positions = std::min(r.chunk, ctx) + kKvBlock * (r.sequences - 1);
   uint64_t sum = 0;
   for (LayerConfig layer : m.layers)
     if (std::exchange(layer.window, 0) > 0)
-      sum = checked_add(sum, kv_bytes(m, layer, std::min(r.chunk, ctx), r.kv), "KV cache");
+      sum = checked_add(sum, kv_bytes(m, layer, positions, r.kv), "KV cache");
   return sum;
 }
 
@@ -151,7 +153,8 @@ MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const P
     plan.class_bytes[static_cast<size_t>(classes.at(t.tensor.name))] += t.tensor.bytes;
   plan.class_bytes[static_cast<size_t>(TensorClass::Expert)] = plan.expert_bytes;
   plan.resident_bytes = manifest.resident_bytes();
-  plan.kv_bytes = checked_mul(sequence_bytes(model, plan.ctx, r.kv), r.sequences, "KV cache");
+  plan.kv_bytes = plan.text_kv_bytes =
+      checked_mul(sequence_bytes(model, plan.ctx, r.kv), r.sequences, "KV cache");
   if (r.device_free)
     plan.kv_bytes = checked_add(plan.kv_bytes, window_step_bytes(model, r, plan.ctx), "KV cache");
   plan.overhead_bytes =

@@ -32,6 +32,7 @@ struct MemoryPlan {
   bool fits = true;
   std::array<uint64_t, kTensorClasses> class_bytes{};  // of the package, experts included
   uint64_t resident_bytes = 0, kv_bytes = 0, overhead_bytes = 0;
+  uint64_t text_kv_bytes = 0;                // of kv_bytes, what the texts' caches hold when they are full
   uint64_t expert_bytes = 0, n_experts = 0;  // all of them
   uint64_t vram_slot_bytes = 0, ram_slot_bytes = 0, ssd_only_bytes = 0;
   uint64_t host_bytes = 0;    // resident + KV + overhead + RAM slots; with a GPU, KV and overhead are there

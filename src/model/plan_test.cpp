@@ -53,20 +53,25 @@ TEST(Plan, AMultiTokenPredictionLayerHasACacheOfItsOwn) {
 TEST(Plan, AGpuHoldsTheStepsPositionsOfWindows) {
   const Package package(test::golden_package("gpt_oss"));
   const ModelConfig model = parse_model_config(package.config(), "config.json");
-  const auto kv = [&](std::optional<uint64_t> device_free) {
+  const auto on_top = [&](uint64_t sequences) {  // of the caches themselves
     const PlanRequest r{.ram = {},
                         .vram = {},
-                        .device_free = device_free,
+                        .device_free = 1ull << 40,
                         .ctx = 1000,
+                        .sequences = sequences,
                         .max_memory = {},
                         .available = 1ull << 40,
                         .chunk = 256};
-    return make_plan(model, package.manifest(), r).kv_bytes;
+    const MemoryPlan p = make_plan(model, package.manifest(), r);
+    EXPECT_EQ(p.text_kv_bytes, sequences * sequence_bytes(model, p.ctx, r.kv));
+    return p.kv_bytes - p.text_kv_bytes;
   };
   const auto windows = static_cast<uint64_t>(
       std::ranges::count_if(model.layers, [](const LayerConfig& l) { return l.window > 0; }));
   ASSERT_GT(windows, 0u);
-  EXPECT_EQ(kv(1ull << 40) - kv({}), windows * 256 * kv_width(model, model.layers[0]) * 2);
+  const uint64_t position = windows * kv_width(model, model.layers[0]) * 2;
+  EXPECT_EQ(on_top(1), 256 * position);
+  EXPECT_EQ(on_top(3), (256 + 2 * 64) * position);
 }
 
 TEST(Plan, WhatDoesNotFitIsRefusedOrSaid) {

@@ -57,7 +57,8 @@ class Sequence {
   // not at all.
   bool cut(size_t position);
   bool can_cut(size_t position) const;
-  // How many tokens may follow in one step such that all but the first can be cut off again.
+  // How many tokens may follow in one step, which asks for the logits of each, such that all but the first
+  // can be cut off again.
   virtual size_t removable() const = 0;
 
   // Asks for copies of what it will be at these positions, multiples of kWatchStep beyond its own in
