@@ -320,5 +320,16 @@ TEST(PrefixCache, KilledWhileWritingItLosesAtMostThatEntry) {
   RecordProperty("torn", static_cast<int>(n_torn));  // how often it was killed in the middle of a file
 }
 
+TEST(PrefixMemory, IsLeftFreeByThePlan) {
+  const fs::path& package = test::golden_package("mixtral");
+  EngineOptions options = prefix_engine();
+  const MemoryPlan all = Engine(package, options).plan();
+  options.max_memory = all.host_bytes;
+  options.kept_bytes = all.expert_bytes / 4;
+  EXPECT_EQ(Engine(package, options).plan().ram_slot_bytes, all.expert_bytes - all.expert_bytes / 4);
+  options.kept_bytes = all.host_bytes + 1;
+  EXPECT_THROW(Engine(package, options), Error);
+}
+
 }  // namespace
 }  // namespace moeflux

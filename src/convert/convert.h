@@ -15,7 +15,7 @@
 namespace moeflux {
 
 struct ConvertOptions {
-  WidthOptions width;
+  WidthOptions width = {};
   bool mtp = false;
   bool consume = false;  // delete each source shard once its content is converted and synced
   size_t threads = 0;    // 0: all

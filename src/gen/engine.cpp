@@ -55,19 +55,22 @@ std::unique_ptr<Backend> make_backend(const EngineOptions& o, const ModelConfig&
 }
 
 PlanRequest plan_request(const EngineOptions& o, const Manifest& manifest) {
-  std::optional<uint64_t> vram = o.vram, device_free;
+  std::optional<uint64_t> vram = o.vram, device_free, max_memory = o.max_memory;
+  const auto without_kept = [&](uint64_t bytes) { return bytes - std::min(bytes, o.kept_bytes); };
   if (o.vram_share)
     vram = static_cast<uint64_t>(*o.vram_share * static_cast<double>(manifest.expert_bytes()));
   if (o.backend == "cuda")
-    device_free = cuda_device().free_bytes;
+    device_free = without_kept(cuda_device().free_bytes);
   else if (vram)
     fail(Errc::InvalidArgument, "--vram is for the backend cuda; this is {}", o.backend);
+  else if (o.kept_bytes)
+    max_memory = without_kept(max_memory.value_or(available_memory()));
   return {.ram = o.ram,
           .vram = vram,
           .device_free = device_free,
           .ctx = o.ctx,
           .sequences = o.sequences,
-          .max_memory = o.max_memory,
+          .max_memory = max_memory,
           .available = available_memory(),
           .chunk = o.chunk,
           .logit_rows = o.logit_rows,

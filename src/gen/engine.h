@@ -20,6 +20,7 @@ struct EngineOptions {
   std::optional<double> vram_share = {};  // in place of vram: of all experts
   uint64_t ctx = 0;
   uint64_t sequences = 1;          // whole contexts that the plan leaves room for
+  uint64_t kept_bytes = 0;         // and for states that are kept beside them, where sequences lie
   uint64_t chunk = kDefaultChunk;  // tokens of a prefill step
   uint64_t logit_rows = 1;         // rows of logits that are held at once: the plan leaves room for them
   size_t threads = 0;              // 0: one per core

@@ -93,8 +93,7 @@ EngineOptions engine_options(const ServeArguments& o, const PrefixCacheOptions& 
   EngineOptions options = o.engine.options();
   options.sequences = o.parallel;
   options.logit_rows = std::max<uint64_t>(options.logit_rows, o.parallel);
-  const uint64_t most = options.max_memory.value_or(available_memory());
-  options.max_memory = most - std::min(most, prefixes.ram_bytes);
+  options.kept_bytes = prefixes.ram_bytes;
   return options;
 }
 
