@@ -71,6 +71,13 @@ void set_fields(moeflux::Sampling& sampling, const py::kwargs& fields) {
   }
 }
 
+moeflux::DraftFrom draft_source(const std::string& name) {
+  if (name == "auto") return moeflux::DraftFrom::Auto;
+  if (name == "ngram") return moeflux::DraftFrom::Ngram;
+  if (name == "mtp") return moeflux::DraftFrom::Mtp;
+  throw py::value_error("draft_from is '" + name + "', want auto, ngram or mtp");
+}
+
 struct GenerateArguments {
   uint64_t max_tokens, min_tokens;
   std::vector<std::string> stop;
@@ -78,6 +85,8 @@ struct GenerateArguments {
   py::object json_schema;
   bool ignore_stop_tokens, whole_text, continued;
   const moeflux::Sampling* sampling;
+  uint64_t draft;
+  std::string draft_from;
   const moeflux::Cancel* cancel;
 
   moeflux::GenerateOptions options() const {
@@ -91,6 +100,8 @@ struct GenerateArguments {
     o.ignore_stop_tokens = ignore_stop_tokens;
     o.whole_text = whole_text;
     o.continued = continued;
+    o.draft = draft;
+    o.draft_from = draft_source(draft_from);
     o.cancel = cancel;
     return o;
   }
@@ -284,7 +295,9 @@ void add_context(py::module_& m) {
       .def_readonly("n_reused", &moeflux::Result::n_reused)
       .def_readonly("prefill_seconds", &moeflux::Result::prefill_seconds)
       .def_readonly("decode_seconds", &moeflux::Result::decode_seconds)
-      .def_readonly("bytes_read", &moeflux::Result::bytes_read);
+      .def_readonly("bytes_read", &moeflux::Result::bytes_read)
+      .def_readonly("n_guessed", &moeflux::Result::n_guessed)
+      .def_readonly("n_right", &moeflux::Result::n_right);
   py::class_<moeflux::Cancel>(m, "Cancel",
                               "Any thread may set it; calls that were given it end after their step.")
       .def(py::init<>())
@@ -309,10 +322,19 @@ void add_context(py::module_& m) {
   const auto arguments = [](uint64_t max_tokens, uint64_t min_tokens, std::vector<std::string> stop,
                             std::string grammar, py::object json_schema, bool ignore_stop_tokens,
                             bool whole_text, bool continued, const moeflux::Sampling* sampling,
-                            const moeflux::Cancel* cancel) {
-    return GenerateArguments{
-        max_tokens,         min_tokens, std::move(stop), std::move(grammar), std::move(json_schema),
-        ignore_stop_tokens, whole_text, continued,       sampling,           cancel};
+                            uint64_t draft, std::string draft_from, const moeflux::Cancel* cancel) {
+    return GenerateArguments{max_tokens,
+                             min_tokens,
+                             std::move(stop),
+                             std::move(grammar),
+                             std::move(json_schema),
+                             ignore_stop_tokens,
+                             whole_text,
+                             continued,
+                             sampling,
+                             draft,
+                             std::move(draft_from),
+                             cancel};
   };
   using On = std::function<py::object(const std::string&)>;
   using SharedContext = std::shared_ptr<Context>;
@@ -404,11 +426,12 @@ void add_context(py::module_& m) {
                       const On& on_text, uint64_t max_tokens, uint64_t min_tokens,
                       std::vector<std::string> stop, std::string grammar, py::object json_schema,
                       bool ignore_stop_tokens, bool whole_text, bool continued,
-                      const moeflux::Sampling* sampling, const moeflux::Cancel* cancel) {
-            auto options =
-                arguments(max_tokens, min_tokens, std::move(stop), std::move(grammar), std::move(json_schema),
-                          ignore_stop_tokens, whole_text, continued, sampling, cancel)
-                    .options();
+                      const moeflux::Sampling* sampling, const moeflux::Cancel* cancel, uint64_t draft,
+                      std::string draft_from) {
+            auto options = arguments(max_tokens, min_tokens, std::move(stop), std::move(grammar),
+                                     std::move(json_schema), ignore_stop_tokens, whole_text, continued,
+                                     sampling, draft, std::move(draft_from), cancel)
+                               .options();
             if (on_text)
               options.on_text = [&](const moeflux::Piece& piece) {
                 const py::gil_scoped_acquire held;
@@ -422,7 +445,8 @@ void add_context(py::module_& m) {
           "prompt"_a, "sequence"_a = 0, "on_text"_a = nullptr, py::kw_only(), "max_tokens"_a = 0,
           "min_tokens"_a = 0, "stop"_a = std::vector<std::string>{}, "grammar"_a = "",
           "json_schema"_a = py::none(), "ignore_stop_tokens"_a = false, "whole_text"_a = false,
-          "continued"_a = false, "sampling"_a = nullptr, "cancel"_a = nullptr,
+          "continued"_a = false, "sampling"_a = nullptr, "cancel"_a = nullptr, "draft"_a = 0,
+          "draft_from"_a = "auto",
           "Evaluates the prompt and generates text after it. on_text(piece) is called as it comes; False "
           "stops.")
       .def(
@@ -430,17 +454,19 @@ void add_context(py::module_& m) {
           [arguments](SharedContext context, const std::vector<Token>& prompt, uint32_t sequence,
                       uint64_t max_tokens, uint64_t min_tokens, std::vector<std::string> stop,
                       std::string grammar, py::object json_schema, bool ignore_stop_tokens, bool whole_text,
-                      bool continued, const moeflux::Sampling* sampling) {
-            return std::unique_ptr<Stream, DeleteReleased>(new Stream(
-                std::move(context), prompt, sequence,
-                arguments(max_tokens, min_tokens, std::move(stop), std::move(grammar), std::move(json_schema),
-                          ignore_stop_tokens, whole_text, continued, sampling, nullptr)
-                    .options()));
+                      bool continued, const moeflux::Sampling* sampling, uint64_t draft,
+                      std::string draft_from) {
+            return std::unique_ptr<Stream, DeleteReleased>(
+                new Stream(std::move(context), prompt, sequence,
+                           arguments(max_tokens, min_tokens, std::move(stop), std::move(grammar),
+                                     std::move(json_schema), ignore_stop_tokens, whole_text, continued,
+                                     sampling, draft, std::move(draft_from), nullptr)
+                               .options()));
           },
           "prompt"_a, "sequence"_a = 0, py::kw_only(), "max_tokens"_a = 0, "min_tokens"_a = 0,
           "stop"_a = std::vector<std::string>{}, "grammar"_a = "", "json_schema"_a = py::none(),
           "ignore_stop_tokens"_a = false, "whole_text"_a = false, "continued"_a = false,
-          "sampling"_a = nullptr,
+          "sampling"_a = nullptr, "draft"_a = 0, "draft_from"_a = "auto",
           "The same as a generator of pieces of text. Leaving it early ends the generation.");
 }
 

@@ -84,6 +84,15 @@ class GenerateTest(unittest.TestCase):
         view = memoryview(logits)
         self.assertEqual((view.shape, view.format), ((1, self.model.info["n_vocab"]), "f"))
 
+    def test_guesses(self):
+        want = self.generate()
+        self.context.clear()
+        result = self.generate(draft=3, draft_from="ngram")
+        self.assertEqual(result.tokens, want.tokens)
+        self.assertGreaterEqual(result.n_guessed, result.n_right)
+        with self.assertRaises(ValueError):
+            self.generate(draft=3, draft_from="nowhere")
+
     def test_two_sequences_in_one_batch(self):
         both = self.context.eval([5, 6, 7, 8], sequence=[0, 1, 0, 1], want_logits=[False, False, True, True])
         self.context.clear(0)

@@ -390,6 +390,13 @@ typedef int32_t (*moeflux_text_fn)(void* user, const moeflux_piece* piece);
 /* How much of the prompt has been evaluated, chunk by chunk. */
 typedef int32_t (*moeflux_prompt_fn)(void* user, size_t done, size_t total);
 
+/* Where guesses of the next tokens come from. */
+enum {
+  MOEFLUX_DRAFT_AUTO = 0,  /* the multi-token-prediction layer where there is one, else the text so far */
+  MOEFLUX_DRAFT_NGRAM = 1, /* the text so far */
+  MOEFLUX_DRAFT_MTP = 2    /* the multi-token-prediction layer; an error where there is none */
+};
+
 typedef struct moeflux_generate_options {
   size_t size;
   const moeflux_sampling* sampling; /* null: the model's own defaults */
@@ -409,6 +416,10 @@ typedef struct moeflux_generate_options {
   moeflux_prompt_fn on_prompt; /* or null */
   void* user;                  /* for both */
   moeflux_cancel* cancel;      /* or null */
+  /* Guesses at most so many tokens ahead, which are evaluated together and taken back where they are wrong;
+     0: none. It pauses while that is slower. */
+  uint64_t draft;
+  uint32_t draft_from; /* MOEFLUX_DRAFT_AUTO, .. */
 } moeflux_generate_options;
 
 enum { MOEFLUX_FINISH_STOP = 0, MOEFLUX_FINISH_LENGTH = 1, MOEFLUX_FINISH_CANCELLED = 2 };
@@ -426,6 +437,7 @@ typedef struct moeflux_result {
   uint64_t n_prompt, n_reused; /* tokens of the prompt, and of these, those that had been evaluated before */
   double prefill_seconds, decode_seconds;
   uint64_t bytes_read;
+  uint64_t n_guessed, n_right; /* tokens that were guessed, and of these, those that were chosen */
 } moeflux_result;
 
 /* Evaluates the prompt (at least one token) after what the sequence holds, and then new tokens, one by one. A

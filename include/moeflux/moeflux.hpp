@@ -434,6 +434,12 @@ enum class Finish : int32_t {
   Cancelled = MOEFLUX_FINISH_CANCELLED
 };
 
+enum class DraftFrom : uint32_t {  // where guesses of the next tokens come from
+  Auto = MOEFLUX_DRAFT_AUTO,
+  Ngram = MOEFLUX_DRAFT_NGRAM,
+  Mtp = MOEFLUX_DRAFT_MTP
+};
+
 struct GenerateOptions {
   std::optional<Sampling> sampling = {};  // none: the model's own defaults
   uint64_t max_tokens = 0;                // 0: until the model ends its text or the context is full
@@ -447,6 +453,8 @@ struct GenerateOptions {
   std::function<Next(const Piece&)> on_text = {};
   std::function<Next(size_t done, size_t total)> on_prompt = {};
   const Cancel* cancel = nullptr;
+  uint64_t draft = 0;  // guesses at most so many tokens ahead
+  DraftFrom draft_from = DraftFrom::Auto;
 };
 
 struct Result {
@@ -458,6 +466,7 @@ struct Result {
   uint64_t n_prompt = 0, n_reused = 0;
   double prefill_seconds = 0, decode_seconds = 0;
   uint64_t bytes_read = 0;
+  uint64_t n_guessed = 0, n_right = 0;  // tokens
 };
 
 // Tokens to evaluate: of one sequence, or of several.
@@ -586,6 +595,8 @@ class Context {
     c.on_prompt = options.on_prompt ? report_prompt : nullptr;
     c.user = &callbacks;
     c.cancel = options.cancel ? options.cancel->get() : nullptr;
+    c.draft = options.draft;
+    c.draft_from = static_cast<uint32_t>(options.draft_from);
     moeflux_result r{};
     r.size = sizeof r;
     const moeflux_status status = moeflux_generate(get(), sequence, prompt.data(), prompt.size(), &c, &r);
@@ -603,6 +614,8 @@ class Context {
     result.prefill_seconds = r.prefill_seconds;
     result.decode_seconds = r.decode_seconds;
     result.bytes_read = r.bytes_read;
+    result.n_guessed = r.n_guessed;
+    result.n_right = r.n_right;
     return result;
   }
 

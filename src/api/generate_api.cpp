@@ -25,6 +25,19 @@ std::shared_ptr<const Grammar> read_grammar(const moeflux_generate_options& o) {
   return nullptr;
 }
 
+DraftSource read_draft_source(uint32_t from) {
+  switch (from) {
+    case MOEFLUX_DRAFT_AUTO:
+      return DraftSource::Auto;
+    case MOEFLUX_DRAFT_NGRAM:
+      return DraftSource::Ngram;
+    case MOEFLUX_DRAFT_MTP:
+      return DraftSource::Mtp;
+    default:
+      refuse("draft_from is {}, which names no source of guesses", from);
+  }
+}
+
 TextRequest read_request(ModelState& model, const moeflux_generate_options& o) {
   TextSettings settings = read_sampling(model, o.sampling);
   if (o.max_tokens) settings.max_tokens = o.max_tokens;
@@ -36,6 +49,8 @@ TextRequest read_request(ModelState& model, const moeflux_generate_options& o) {
   TextRequest request = request_of(model, settings);
   request.grammar = read_grammar(o);
   if (o.want_logprobs) request.generate.sampler.logprobs = o.n_top;
+  request.generate.draft = o.draft;
+  request.generate.draft_from = read_draft_source(o.draft_from);
   check_options(request.generate.sampler, model.engine.config().n_vocab);
   return request;
 }
@@ -135,27 +150,38 @@ class GenerateCall {
     };
     const std::vector<Token> earlier(history.tokens().begin(), history.tokens().end());
     to_evaluate_ = tokens;
+    size_t n_sure = tokens.size();  // of these, before the newest choice: what follows may be a wrong guess
     GenerateOptions options = text_ ? text_->options() : request_.generate;
     options.on_prompt = [&](size_t done) {
+      ++model_.n_steps;
       settle(history);
       return without_turn([&] { return show_prompt(done, tokens.size()); }) && !watch_.cancelled();
     };
     const auto on_token = [&](const Sample& sample) {
       settle(history);
       timer.token();
+      n_sure = to_evaluate_.size();
       to_evaluate_.push_back(sample.token);
       const Next next = without_turn([&] { return text_ ? text_->token(sample) : show({{}, &sample}); });
       return watch_.cancelled() ? Next::Cancel : next;
+    };
+    const auto count_steps = [&](size_t right) {  // after the prompt: each has one token that is no guess
+      if (n_evaluated_ > tokens.size()) model_.n_steps += n_evaluated_ - tokens.size() - right;
     };
     Generated generated;
     try {
       generated = moeflux::generate(model_.engine, history.sequence(), tokens, options, on_token, earlier);
     } catch (...) {
       if (!turn.owns_lock()) turn.lock();  // a callback threw
+      const size_t sure = history.position() + n_sure - n_evaluated_;
+      if (history.sequence().position() > sure)
+        check(history.sequence().cut(sure), "a sequence from which a guess can be taken back");
       settle(history);
+      count_steps(0);
       throw;
     }
     settle(history);
+    count_steps(generated.drafts.right);
     if (n_evaluated_ >= tokens.size() && n_evaluated_ < to_evaluate_.size())
       sequence_.leave_pending(to_evaluate_[n_evaluated_]);
     return generated;
@@ -165,13 +191,13 @@ class GenerateCall {
     return !options_.on_prompt || options_.on_prompt(options_.user, done, total) == MOEFLUX_CONTINUE;
   }
 
-  // Brings the history to what the engine has evaluated by now.
+  // Brings the history to what the engine has evaluated by now; not while it holds guesses that have not been
+  // chosen.
   void settle(History& history) {
     const size_t n = history.sequence().position() - history.position();
-    if (n == 0) return;
+    if (n == 0 || n > to_evaluate_.size() - n_evaluated_) return;
     sequence_.accept(std::span(to_evaluate_).subspan(n_evaluated_, n));
     n_evaluated_ += n;
-    ++model_.n_steps;
     model_.n_tokens += n;
   }
 
@@ -191,6 +217,8 @@ class GenerateCall {
     out.prefill_seconds = times.prefill_s;
     out.decode_seconds = times.decode_s;
     out.bytes_read = times.prefill.bytes_read + times.decode.bytes_read;
+    out.n_guessed = generated.drafts.guessed;
+    out.n_right = generated.drafts.right;
     out.text = text.release();
     return out;
   }

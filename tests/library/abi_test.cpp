@@ -57,10 +57,14 @@ AT(generate_options, stop, 40);
 AT(generate_options, continued, 72);
 AT(generate_options, on_text, 88);
 AT(generate_options, cancel, 112);
+AT(generate_options, draft, 120);
+AT(generate_options, draft_from, 128);
 AT(result, text, 8);
 AT(result, finish, 40);
 AT(result, n_prompt, 56);
 AT(result, bytes_read, 88);
+AT(result, n_guessed, 96);
+AT(result, n_right, 104);
 
 #undef AT
 

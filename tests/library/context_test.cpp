@@ -169,6 +169,42 @@ TEST(LibraryGenerate, KeepsWhatItHoldsOfAWholeText) {
   EXPECT_EQ(context.generate(other, options).tokens, third.tokens);
 }
 
+TEST(LibraryGenerate, GuessesChangeNothingButTheNumberOfSteps) {
+  moeflux::OpenOptions open = small();
+  open.sequences = 2;
+  const Model model(storyteller(), open);
+  const Context context(model), other(model);
+  const auto prompt = model.tokenize("The cat sat on the mat. The cat sat on the mat. The cat sat");
+  moeflux::GenerateOptions options = greedy_options(model, 40);
+  const auto without = context.generate(prompt, options);
+  EXPECT_EQ(without.n_guessed, 0u);
+  options.draft = 3;
+  options.draft_from = moeflux::DraftFrom::Ngram;
+  const auto guessed = other.generate(prompt, options);
+  EXPECT_EQ(guessed.tokens, without.tokens);
+  EXPECT_EQ(guessed.text, without.text);
+  EXPECT_GT(guessed.n_guessed, 0u);
+  EXPECT_LE(guessed.n_right, guessed.n_guessed);
+  EXPECT_EQ(other.tokens(), context.tokens());
+
+  // A callback may end it between guesses: the sequence holds what was chosen.
+  for (size_t most = 1; most < 12; ++most) {
+    other.clear();
+    size_t n = 0;
+    options.on_text = [&](const moeflux::Piece& piece) {
+      if (piece.token && ++n == most) throw std::runtime_error("enough");
+      return moeflux::Next::Continue;
+    };
+    EXPECT_THROW(other.generate(prompt, options), std::runtime_error);
+    std::vector<Token> want = prompt;
+    want.insert(want.end(), without.tokens.begin(), without.tokens.begin() + static_cast<ptrdiff_t>(most));
+    EXPECT_EQ(other.tokens(), want) << most;
+  }
+  options.on_text = {};
+  options.draft_from = moeflux::DraftFrom::Mtp;
+  EXPECT_EQ(status_of([&] { other.generate(prompt, options); }), MOEFLUX_UNSUPPORTED);
+}
+
 TEST(LibraryGenerate, StopsGrammarsAndLogprobs) {
   const Model model(storyteller(), small());
   const Context context(model);

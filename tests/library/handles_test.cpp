@@ -51,6 +51,14 @@ class Arguments {
         return reinterpret_cast<H*>(static_cast<uintptr_t>(below(2) ? random_() : below(100'000)));
     }
   }
+  // One that the function can do without.
+  template <class H>
+  H* handle_or_null(Pool<H>& pool) {
+    const bool must_fail = must_fail_, bad_handle = bad_handle_;
+    H* found = handle(pool);
+    if (!found) must_fail_ = must_fail, bad_handle_ = bad_handle;
+    return found;
+  }
   // A pointer that the function must have.
   template <class T>
   T* needed(T* pointer) {
@@ -368,7 +376,7 @@ class Calls {
       b.sequences = sequences.data();
       b.want_logits = a_.optional(want.data());
       if (a_.rarely()) b.n_tokens = a_.below(2) ? 0 : SIZE_MAX, a_.fail_if(true);
-      if (a_.rarely()) b.cancel = a_.handle(a_.cancels);
+      if (a_.rarely()) b.cancel = a_.handle_or_null(a_.cancels);
       return moeflux_eval(a_.handle(a_.contexts), a_.needed(&b), a_.optional(logits.data()), logits.size());
     };
     calls_["seq_pos_max"] = [this] {
@@ -439,9 +447,12 @@ class Calls {
       o.max_tokens = 1 + a_.below(3);
       o.whole_text = a_.below(2);
       o.continued = a_.below(2);
+      o.draft = a_.below(4);
+      o.draft_from = a_.below(2);
+      if (a_.rarely()) o.draft_from = 3, a_.fail_if(true);
       if (a_.rarely()) o.n_stop = 2, a_.fail_if(true);
       if (a_.rarely()) o.grammar = "root ::= (", a_.fail_if(true);
-      if (a_.rarely()) o.cancel = a_.handle(a_.cancels);
+      if (a_.rarely()) o.cancel = a_.handle_or_null(a_.cancels);
       auto r = a_.sized<moeflux_result>();
       size_t n = prompt.size();
       if (a_.rarely()) n = a_.below(2) ? 0 : SIZE_MAX, a_.fail_if(true);
