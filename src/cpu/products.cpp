@@ -9,6 +9,7 @@ constexpr size_t kItemVectors = 128;  // their int8 form and a row block's weigh
 constexpr size_t kGateVectors = 32;   // gate and up results of an item on the stack
 constexpr size_t kWorthForking = 1 << 16;  // multiply-adds: a microsecond or two
 constexpr size_t kSpanBlocks = 64 / kTileRows;
+constexpr size_t kFewVectors = 8;  // with which weights are met once: memory is the limit
 
 }  // namespace
 
@@ -31,14 +32,35 @@ void Products::cut(size_t product, size_t first_block, size_t blocks, size_t n, 
                         static_cast<uint32_t>(std::min(kItemVectors, n - t))});
 }
 
+// Each thread goes through a part of the items from one end to the other, so that what it fetches ahead is
+// what it needs next; who is done with his own helps the others.
+void Products::divide() {
+  const size_t n = items_.size(), threads = parts_.size();
+  for (size_t t = 0; t < threads; ++t) {
+    parts_[t].next.store(t * n / threads, std::memory_order_relaxed);
+    parts_[t].end = (t + 1) * n / threads;
+  }
+}
+
+const Products::Item& Products::take(size_t worker) {
+  for (size_t i = worker;; i = (i + 1) % parts_.size()) {  // as many are taken as there are
+    Part& part = parts_[i];
+    if (part.next.load(std::memory_order_relaxed) >= part.end) continue;
+    if (const size_t item = part.next.fetch_add(1, std::memory_order_relaxed); item < part.end)
+      return items_[item];
+  }
+}
+
 template <class Fn>
 void Products::each_item(size_t work, Fn fn, const std::function<void()>& first) {
   if (work < kWorthForking) {
     if (first) first();
     for (const Item& item : items_) fn(item);
   } else {
+    const bool few = std::ranges::all_of(items_, [](const Item& i) { return i.n <= kFewVectors; });
+    if (few) divide();
     pool_.run(
-        items_.size(), [&](size_t i, size_t) { fn(items_[i]); }, first);
+        items_.size(), [&](size_t i, size_t worker) { fn(few ? take(worker) : items_[i]); }, first);
   }
 }
 

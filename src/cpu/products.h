@@ -2,6 +2,8 @@
 // computes whole rows for whole vectors.
 #pragma once
 
+#include <atomic>
+
 #include "cpu/worker_pool.h"
 #include "model/backend.h"
 #include "ops/ops.h"
@@ -66,7 +68,7 @@ struct GatedProduct {  // hidden[t] = act(gate x[pick[t]], up x[pick[t]]), t < n
 class Products {
  public:
   Products(const Ops& ops, WorkerPool& pool, Precision precision)
-      : ops_(ops), pool_(pool), fast_(precision == Precision::Fast), items_(0) {}
+      : ops_(ops), pool_(pool), fast_(precision == Precision::Fast), items_(0), parts_(pool.size()) {}
 
   // Quantises all vectors of a panel, where the precision wants it.
   void quantise(const Panel& panel) const;
@@ -84,6 +86,8 @@ class Products {
   void cut(size_t product, size_t first_block, size_t blocks, size_t n, size_t per_item);
   template <class Fn>
   void each_item(size_t work, Fn fn, const std::function<void()>& first = {});
+  void divide();
+  const Item& take(size_t worker);
   void multiply(const Product& p, const Item& item) const;
   void multiply_rows(const Product& p, const Item& item) const;
   bool quantises(const GatedProduct& p) const { return fast_ && has_integer_codes(p.w->down.w.format); }
@@ -95,6 +99,11 @@ class Products {
   WorkerPool& pool_;
   const bool fast_;
   std::vector<Item> items_;  // of the region under way
+  struct alignas(64) Part {  // of the items: a thread's own, until it has done them
+    std::atomic<size_t> next = 0;
+    size_t end = 0;
+  };
+  std::vector<Part> parts_;  // by thread
 };
 
 }  // namespace moeflux
