@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 
 #include "cuda/cuda_backend.h"
 #include "gen/engine.h"
 #include "io/faulty_queue.h"
+#include "model/sequence_test.h"
 #include "support/engines.h"
 #include "support/support.h"
 
@@ -30,16 +30,6 @@ EngineOptions with(const std::string& backend, Precision precision = Precision::
 
 std::vector<float> fresh_logits(Engine& engine, std::span<const Token> tokens, size_t rows = 1) {
   return engine.eval(*engine.make_sequence(), tokens, rows);
-}
-
-// The bytes that sequences hold together.
-uint64_t bytes_together(std::initializer_list<const Sequence*> sequences) {
-  std::map<const void*, uint64_t> parts;
-  for (const Sequence* s : sequences)
-    for (const MemoryPart& part : s->memory()) parts[part.id] = part.bytes;
-  uint64_t sum = 0;
-  for (const auto& [id, bytes] : parts) sum += bytes;
-  return sum;
 }
 
 std::vector<std::string> hybrids_and_windows() {

@@ -1,9 +1,9 @@
 #include "cuda/cuda_sequence.h"
 
 #include <cstring>
-#include <map>
 
 #include "cuda/device_test.h"
+#include "model/sequence_test.h"
 
 namespace moeflux::cuda {
 namespace {
@@ -100,15 +100,6 @@ std::vector<std::byte> saved(const Sequence& s, Saved what = Saved::All) {
   s.save(to, what);
   EXPECT_EQ(to.bytes.size(), s.state_bytes(what));
   return to.bytes;
-}
-
-uint64_t bytes_together(std::initializer_list<const Sequence*> sequences) {
-  std::map<const void*, uint64_t> parts;
-  for (const Sequence* s : sequences)
-    for (const MemoryPart& part : s->memory()) parts[part.id] = part.bytes;
-  uint64_t sum = 0;
-  for (const auto& [id, bytes] : parts) sum += bytes;
-  return sum;
 }
 
 struct Trial {
@@ -244,6 +235,8 @@ TEST_F(CudaSequences, KeepStatesOfShortSteps) {
   ASSERT_EQ(s->states_after().size(), kMostBack);
   EXPECT_EQ(s->bytes(), before + kMostBack * trial.memory->states->page_bytes());
   s->begin_step(1);
+  EXPECT_EQ(s->bytes(), before);
+  s->begin_step(kMostBack + 1, false);  // as of a prompt's last piece
   EXPECT_EQ(s->bytes(), before);
   s->begin_step(kMostBack + 2);
   EXPECT_EQ(s->bytes(), before);

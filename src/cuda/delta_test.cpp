@@ -69,13 +69,63 @@ std::vector<float> reference(const Shape& s, const Inputs& in, size_t n) {
   return out;
 }
 
+// The same on the device, for steps of some of n tokens.
+struct Net {
+  Net(const Shape& shape, const Inputs& in, size_t n)
+      : s(shape),
+        u(in.u),
+        z(in.z),
+        b(in.b),
+        a(in.a),
+        conv(in.conv),
+        a_log(in.a_log),
+        dt_bias(in.dt_bias),
+        norm(in.norm),
+        mixed(n * s.channels()),
+        rule(n * s.values()) {}
+
+  // info.count tokens from `at` on; past and rule_at: where its parts lie in a state.
+  void run(size_t at, const SliceInfo& info, size_t past, size_t rule_at, const Vectors& out) const {
+    const DeviceArray<SliceInfo> slice(std::vector<SliceInfo>{info});
+    delta_net({.n = info.count,
+               .n_key_heads = s.key_heads,
+               .n_value_heads = s.value_heads,
+               .key_dim = s.key_dim,
+               .value_dim = s.value_dim,
+               .conv_width = s.width,
+               .slices = slice.get(),
+               .n_slices = 1,
+               .past = past,
+               .state = rule_at,
+               .u = u.get() + at * s.channels(),
+               .z = z.get() + at * s.values(),
+               .b = b.get() + at * s.value_heads,
+               .a = a.get() + at * s.value_heads,
+               .z_stride = s.values(),
+               .ba_stride = s.value_heads,
+               .conv = conv.get(),
+               .a_log = a_log.get(),
+               .dt_bias = dt_bias.get(),
+               .norm = norm.get(),
+               .eps = 1e-6f,
+               .unit_eps = 1e-6f,
+               .mixed = mixed.get(),
+               .out = rule.get(),
+               .y = out},
+              nullptr);
+    check_cuda(cudaDeviceSynchronize(), "a test");
+  }
+
+  const Shape s;
+  const DeviceArray<float> u, z, b, a, conv, a_log, dt_bias, norm, mixed, rule;
+};
+
 TEST_F(CudaDelta, EveryCutGivesTheReferencesTokensAndTheSameBits) {
   for (const Shape& s : {Shape{1, 3, 24, 40, 3}, Shape{2, 4, 64, 64, 4}, Shape{1, 2, 128, 128, 4},
                          Shape{1, 1, 16, 20, 1}, Shape{1, 2, 200, 33, 2}}) {
     const size_t n = 75;
     const Inputs in(s, n);
-    const DeviceArray<float> u(in.u), z(in.z), b(in.b), a(in.a), conv(in.conv), a_log(in.a_log),
-        dt_bias(in.dt_bias), norm(in.norm), mixed(n * s.channels()), rule(n * s.values());
+    const Net net(s, in, n);
     std::vector<float> first;
     for (const size_t step : {n, size_t{1}, size_t{16}, size_t{31}}) {
       const size_t past = 8, rule_at = past + (s.width - 1) * s.channels();
@@ -83,39 +133,12 @@ TEST_F(CudaDelta, EveryCutGivesTheReferencesTokensAndTheSameBits) {
       const TestVectors y(std::vector<float>(n * s.values()), s.values());
       for (size_t at = 0; at < n; at += step) {
         const size_t count = std::min(step, n - at);
-        const DeviceArray<SliceInfo> slice(std::vector<SliceInfo>{
-            {state.get(), {}, 0, 0, static_cast<uint32_t>(count), static_cast<uint32_t>(at)}});
+        const SliceInfo info{state.get(), {}, 0, 0, static_cast<uint32_t>(count), static_cast<uint32_t>(at)};
         Vectors out = y.vectors;
         out.n = count;
         out.f += at * s.values();
         out.q = nullptr;
-        delta_net({.n = count,
-                   .n_key_heads = s.key_heads,
-                   .n_value_heads = s.value_heads,
-                   .key_dim = s.key_dim,
-                   .value_dim = s.value_dim,
-                   .conv_width = s.width,
-                   .slices = slice.get(),
-                   .n_slices = 1,
-                   .past = past,
-                   .state = rule_at,
-                   .u = u.get() + at * s.channels(),
-                   .z = z.get() + at * s.values(),
-                   .b = b.get() + at * s.value_heads,
-                   .a = a.get() + at * s.value_heads,
-                   .z_stride = s.values(),
-                   .ba_stride = s.value_heads,
-                   .conv = conv.get(),
-                   .a_log = a_log.get(),
-                   .dt_bias = dt_bias.get(),
-                   .norm = norm.get(),
-                   .eps = 1e-6f,
-                   .unit_eps = 1e-6f,
-                   .mixed = mixed.get(),
-                   .out = rule.get(),
-                   .y = out},
-                  nullptr);
-        check_cuda(cudaDeviceSynchronize(), "a test");
+        net.run(at, info, past, rule_at, out);
       }
       const std::vector<float> got = y.f.values();
       if (first.empty()) {
@@ -134,44 +157,15 @@ TEST_F(CudaDelta, StatesAfterEachTokenOfAShortStep) {
     const size_t before = 3, n = kMostBack + 1, rule_at = (s.width - 1) * s.channels(),
                  floats = rule_at + s.value_heads * s.key_dim * s.value_dim;
     const Inputs in(s, before + n);
-    const DeviceArray<float> u(in.u), z(in.z), b(in.b), a(in.a), conv(in.conv), a_log(in.a_log),
-        dt_bias(in.dt_bias), norm(in.norm), mixed((before + n) * s.channels()),
-        rule((before + n) * s.values());
+    const Net net(s, in, before + n);
     const TestVectors y(std::vector<float>((before + n) * s.values()), s.values());
     const auto run = [&](size_t at, size_t count, SliceInfo info) {
       info.count = static_cast<uint32_t>(count);
       info.position = static_cast<uint32_t>(at);
-      const DeviceArray<SliceInfo> slice(std::vector<SliceInfo>{info});
       Vectors out = y.vectors;
       out.n = count;
       out.q = nullptr;
-      delta_net({.n = count,
-                 .n_key_heads = s.key_heads,
-                 .n_value_heads = s.value_heads,
-                 .key_dim = s.key_dim,
-                 .value_dim = s.value_dim,
-                 .conv_width = s.width,
-                 .slices = slice.get(),
-                 .n_slices = 1,
-                 .past = 0,
-                 .state = rule_at,
-                 .u = u.get() + at * s.channels(),
-                 .z = z.get() + at * s.values(),
-                 .b = b.get() + at * s.value_heads,
-                 .a = a.get() + at * s.value_heads,
-                 .z_stride = s.values(),
-                 .ba_stride = s.value_heads,
-                 .conv = conv.get(),
-                 .a_log = a_log.get(),
-                 .dt_bias = dt_bias.get(),
-                 .norm = norm.get(),
-                 .eps = 1e-6f,
-                 .unit_eps = 1e-6f,
-                 .mixed = mixed.get(),
-                 .out = rule.get(),
-                 .y = out},
-                nullptr);
-      check_cuda(cudaDeviceSynchronize(), "a test");
+      net.run(at, info, 0, rule_at, out);
     };
     std::vector<DeviceArray<float>> after;
     SliceInfo whole{};
