@@ -132,7 +132,7 @@ void CudaBackend::grouped_attention(CudaStep& s, const LayerWeights& layer) {
     const size_t most = context_bucket(s);
     all.n_parts = flash_parts(most, all.window);
     all.parts = parts_.get(flash_parts_floats(s.n, a.n_heads, dim, all.n_parts));
-    flash_decode(prepare, all, most, mixed, counters(flash_counters(all)), stream_.get());
+    flash_decode(prepare, all, most, mixed, counters(flash_counters(all, most)), stream_.get());
     return add_product(w.o, mixed, s);
   }
   prepare_heads(prepare, stream_.get());

@@ -77,9 +77,10 @@ __device__ void weigh(float (&out)[kDim / 8][4], const uint32_t (&p)[4], Value v
 // -- few tokens
 
 constexpr unsigned kStep = 32;  // positions that a warp takes at once
-// Their values meet in shared memory, of which some devices have 100 KiB.
+constexpr unsigned kDecodeWarps = 8;
+// Query heads of a block at most. Their values meet in shared memory, of which some devices have 100 KiB.
 template <unsigned kDim>
-constexpr unsigned kDecodeWarps = kDim <= 128 ? 8 : 4;
+constexpr unsigned kMostHeads = kDim <= 128 ? 16 : 8;
 
 struct RunningRow {  // of one of this lane's two rows
   float most = -INFINITY, sum = 0;
@@ -147,16 +148,17 @@ __device__ void prepare_head(const PrepareHeads& p, size_t t, const float* from,
 struct Decode {
   PrepareHeads p;
   Attend a;
-  unsigned part_positions;
+  unsigned part_positions, block_heads;
   Vectors y;
   uint32_t* counters;  // [tokens, grid x], zero before and after
 };
 
-// Shared memory: queries and the new key [17][kDim], later the warps' values [kWarps][16][kDim]; then their
-// maxima and sums [kWarps][16][2] and the parts' weights [16][n_parts].
+// Shared memory: queries, the new value and key [heads + 2][kDim], later the warps' values
+// [kWarps][heads][kDim]; then their maxima and sums [kWarps][heads][2] and the parts' weights
+// [heads][n_parts].
 template <unsigned kDim>
-constexpr size_t decode_floats(size_t n_parts) {
-  return kDecodeWarps<kDim> * 16 * (kDim + 2) + 16 * n_parts;
+constexpr size_t decode_floats(size_t heads, size_t n_parts) {
+  return kDecodeWarps * heads * (kDim + 2) + heads * n_parts;
 }
 
 // Four columns of a head's result: gate, floats and int8 form. Whole warps, as quantising wants them; mine:
@@ -190,7 +192,7 @@ __device__ inline float sink_of(const Attend& a, unsigned head) {
 template <unsigned kDim>
 __device__ void merge_rows(const Decode& d, unsigned t, unsigned head, unsigned n_rows, unsigned n,
                            float* weight) {
-  constexpr unsigned kWarps = kDecodeWarps<kDim>;
+  constexpr unsigned kWarps = kDecodeWarps;
   const Attend& a = d.a;
   const float* parts = a.parts + (size_t{t} * a.n_heads + head) * a.n_parts * (kDim + 2);
   const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -225,22 +227,21 @@ __device__ void merge_rows(const Decode& d, unsigned t, unsigned head, unsigned 
   }
 }
 
-// A block is 16 query heads of one token and key/value head, and one part of the positions; its warps take
+// A block is some query heads of one token and key/value head, and one part of the positions; its warps take
 // kStep positions in turn. The block with the newest position appends to the cache; the last to finish
 // merges.
 template <unsigned kDim>
-__global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
-    flash_decode_kernel(const __grid_constant__ Decode d) {
-  constexpr unsigned kWarps = kDecodeWarps<kDim>;
+__global__ void __launch_bounds__(kDecodeWarps * 32) flash_decode_kernel(const __grid_constant__ Decode d) {
+  constexpr unsigned kWarps = kDecodeWarps;
   extern __shared__ __align__(16) float room[];
   __shared__ bool merges;
   const Attend& a = d.a;
   const PrepareHeads& p = d.p;
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_heads = static_cast<unsigned>(a.n_heads),
-                 n_kv = static_cast<unsigned>(a.n_kv_heads), group = n_heads / n_kv,
-                 tiles = (group + 15) / 16;
-  const unsigned t = blockIdx.y, kv_head = blockIdx.x / tiles, first_head = blockIdx.x % tiles * 16,
-                 head = kv_head * group + first_head, n_rows = min(16u, group - first_head);
+                 n_kv = static_cast<unsigned>(a.n_kv_heads), group = n_heads / n_kv, heads = d.block_heads,
+                 tiles = (group + heads - 1) / heads;
+  const unsigned t = blockIdx.y, kv_head = blockIdx.x / tiles, first_head = blockIdx.x % tiles * heads,
+                 head = kv_head * group + first_head, n_rows = min(heads, group - first_head);
   const TokenInfo token = a.tokens[t];  // of the step, like the table of pages: there for long
   const unsigned last = token.position, low = static_cast<unsigned>(first_seen(a.window, last));
   const unsigned first_part = low / d.part_positions, n_parts = last / d.part_positions - first_part + 1;
@@ -278,7 +279,7 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
                        p.whole ? p.inverse + 2 * t : nullptr, true, room + r * kDim);
   if (newest) {
     const bool key = warp == kWarps - 1;
-    float* to = room + (16 + key) * kDim;
+    float* to = room + (heads + key) * kDim;
     const size_t at = (size_t{t} * n_kv + kv_head) * kDim;
     prepare_head<kDim>(p, t, (key ? p.k : p.v) + at,
                        !key                  ? nullptr
@@ -329,7 +330,7 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
   }
 
   // The warps' shares, in order.
-  float* states = room + kWarps * 16 * kDim;
+  float* states = room + kWarps * heads * kDim;
 #pragma unroll
   for (unsigned r = 0; r < 2; ++r) {
     float sum = rows[r].sum;
@@ -338,10 +339,10 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
     const unsigned row = lane / 4 + 8 * r;
     if (row >= n_rows) continue;
     if (lane % 4 == 0) {
-      states[(warp * 16 + row) * 2] = rows[r].most;
-      states[(warp * 16 + row) * 2 + 1] = sum;
+      states[(warp * heads + row) * 2] = rows[r].most;
+      states[(warp * heads + row) * 2 + 1] = sum;
     }
-    float* to = room + (warp * 16 + row) * kDim;
+    float* to = room + (warp * heads + row) * kDim;
 #pragma unroll
     for (unsigned j = 0; j < kDim / 8; ++j)
 #pragma unroll
@@ -356,12 +357,12 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
     float most = n_parts > 1 ? -INFINITY : sink_of(a, head + row), sum = 0;
     float4 x = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (unsigned w = 0; w < kWarps; ++w) most = fmaxf(most, states[(w * 16 + row) * 2]);
+    for (unsigned w = 0; w < kWarps; ++w) most = fmaxf(most, states[(w * heads + row) * 2]);
 #pragma unroll
     for (unsigned w = 0; w < kWarps; ++w) {
-      const float m = states[(w * 16 + row) * 2], keep = m == -INFINITY ? 0.0f : exp2f(m - most);
-      sum += keep * states[(w * 16 + row) * 2 + 1];
-      add_scaled(x, reinterpret_cast<const float4*>(room)[(w * 16 + row) * (kDim / 4) + quad], keep);
+      const float m = states[(w * heads + row) * 2], keep = m == -INFINITY ? 0.0f : exp2f(m - most);
+      sum += keep * states[(w * heads + row) * 2 + 1];
+      add_scaled(x, reinterpret_cast<const float4*>(room)[(w * heads + row) * (kDim / 4) + quad], keep);
     }
     if (n_parts == 1) {
       sum += exp2f(sink_of(a, head + row) - most);
@@ -385,7 +386,7 @@ __global__ void __launch_bounds__(kDecodeWarps<kDim> * 32)
   __syncthreads();
   if (!merges) return;
   __threadfence();
-  merge_rows<kDim>(d, t, head, n_rows, n_parts, room + kWarps * 16 * (kDim + 2));
+  merge_rows<kDim>(d, t, head, n_rows, n_parts, room + kWarps * heads * (kDim + 2));
 }
 
 // -- many tokens of one sequence
@@ -559,6 +560,14 @@ void allow_shared(Kernel* kernel, size_t bytes) {
       "shared memory of an attention kernel");
 }
 
+// Query heads of a block: few for short texts, where blocks are few and what each head takes counts; as many
+// as fit for long ones, which are then read once.
+unsigned block_heads(size_t dim, size_t most_positions) {
+  unsigned most = 0;
+  with_dim(dim, [&](auto d) { most = kMostHeads<d()>; });
+  return most_positions <= 1024 ? 2 : most_positions <= 4096 ? 4 : most;
+}
+
 }  // namespace
 
 bool flash_can(const Attend& a) {
@@ -576,19 +585,23 @@ size_t flash_parts(size_t most_positions, size_t window) {
   return window ? std::min(all, (window + part - 2) / part + 1) : all;
 }
 
-size_t flash_counters(const Attend& a) { return a.n * a.n_kv_heads * ((a.n_heads / a.n_kv_heads + 15) / 16); }
+size_t flash_counters(const Attend& a, size_t most_positions) {
+  const size_t heads = block_heads(a.key_dim, most_positions);
+  return a.n * a.n_kv_heads * ((a.n_heads / a.n_kv_heads + heads - 1) / heads);
+}
 
 void flash_decode(const PrepareHeads& p, const Attend& a, size_t most_positions, const Vectors& y,
                   uint32_t* counters, cudaStream_t stream) {
   if (p.whole) whole_inverse(p, stream);
-  const Decode d{p, a, static_cast<unsigned>(flash_part(most_positions)), y, counters};
+  const Decode d{
+      p, a,       static_cast<unsigned>(flash_part(most_positions)), block_heads(a.key_dim, most_positions),
+      y, counters};
   with_dim(a.key_dim, [&](auto dim) {
-    const dim3 grid(static_cast<unsigned>(flash_counters(a) / a.n), static_cast<unsigned>(a.n),
-                    static_cast<unsigned>(a.n_parts));
-    const size_t room = decode_floats<dim()>(a.n_parts) * sizeof(float);
+    const dim3 grid(static_cast<unsigned>(flash_counters(a, most_positions) / a.n),
+                    static_cast<unsigned>(a.n), static_cast<unsigned>(a.n_parts));
+    const size_t room = decode_floats<dim()>(d.block_heads, a.n_parts) * sizeof(float);
     allow_shared(flash_decode_kernel<dim()>, room);
-    launch_overlapped("flash_decode", flash_decode_kernel<dim()>, grid, kDecodeWarps<dim()> * 32, room,
-                      stream, d);
+    launch_overlapped("flash_decode", flash_decode_kernel<dim()>, grid, kDecodeWarps * 32, room, stream, d);
   });
 }
 

@@ -21,7 +21,7 @@ constexpr size_t flash_parts_floats(size_t n, size_t n_heads, size_t value_dim, 
 // The tokens are of different sequences: of each, prepare_heads' work is done on the way (p.q_out and a.q are
 // not used). a.parts and a.n_parts (flash_parts) are set. The result is quantised as well where y has room
 // for it; y.f is a.out. counters: flash_counters zeros, which they are again afterwards.
-size_t flash_counters(const Attend& a);
+size_t flash_counters(const Attend& a, size_t most_positions);
 void flash_decode(const PrepareHeads& p, const Attend& a, size_t most_positions, const Vectors& y,
                   uint32_t* counters, cudaStream_t stream);
 
