@@ -100,7 +100,7 @@ struct Codes {
     for (int j = 0; j < kHalf; ++j) {
       if constexpr (kType == MatrixType::Affine4) {
         i[0] = __dp4a(static_cast<int>(w[j] & 0x0f0f0f0fu), x[j], i[0]);
-        i[1] = __dp4a(static_cast<int>(w[j] >> 4 & 0x0f0f0f0fu), x[kHalf + j], i[1]);
+        i[1] = dot4_unsigned(w[j] & 0xf0f0f0f0u, x[kHalf + j], i[1]);  // 16 times as much
       } else if constexpr (kType == MatrixType::Affine8) {
         i[0] = dot4_unsigned(w[j], x[j], i[0]);
         i[1] = dot4_unsigned(w[kHalf + j], x[kHalf + j], i[1]);
@@ -111,6 +111,7 @@ struct Codes {
         i[1] = __dp4a(high, x[kHalf + j], i[1]);
       }
     }
+    if constexpr (kType == MatrixType::Affine4) i[1] >>= 4;
     if constexpr (kSplit == 2) {
       if constexpr (!kHalves) {
         const int sum = i[0] + i[1];

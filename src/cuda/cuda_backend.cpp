@@ -61,6 +61,16 @@ void refuse_sizes(const ModelConfig& m) {
   refuse("layers of experts", m.moe.n_experts, kMostRoutedExperts);
 }
 
+// What experts of any layer need of it.
+size_t mail_bytes(const Manifest& manifest, size_t top_k) {
+  size_t most = sizeof(uint64_t);
+  for (const ExpertLayer& l : manifest.layers) {
+    const MlpWeights w = bind_expert(l, {reinterpret_cast<const std::byte*>(uintptr_t{4096}), 0});
+    most = std::max(most, experts_mail(expert_layout(w), top_k));
+  }
+  return most;
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
@@ -84,11 +94,13 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
       inv_freq_(model.rope.inv_freq.size() * sizeof(float), "rotary frequencies"),
       counters_(kMostGraphTokens * std::max<size_t>(model.attention.n_heads, 1) * sizeof(uint32_t),
                 "counters"),
+      mail_(mail_bytes(manifest, model.moe.top_k), "hidden values of experts"),
       tier_(manifest, options.slot_bytes, options.policy),
       host_experts_(std::move(host)),
       told_(sizeof(uint32_t), "a number"),
       told_count_(sizeof(uint32_t), "a number") {
   check_cuda(cudaMemsetAsync(counters_.as<>(), 0, counters_.size(), stream_.get()), "clearing counters");
+  check_cuda(cudaMemsetAsync(mail_.as<>(), 0, mail_.size(), stream_.get()), "clearing counters");
   check_cuda(cudaMemsetAsync(told_count_.as<>(), 0, told_count_.size(), stream_.get()), "clearing counters");
   *told_.as<uint32_t>() = 0;
   upload(weights_.as<>(), resident.data(), resident.size(), "copying the resident weights");

@@ -37,6 +37,7 @@ ExpertWork CudaBackend::expert_work(CudaStep& s, const LayerWeights& layer) {
       .weights = s.weights};
   work.scratch =
       expert_scratch_.get(experts_scratch(work.layout, s.n, work.top_k, work.n_experts, work.exact));
+  if (experts_mail(work.layout, work.top_k) <= mail_.size()) work.mail = mail_.as<>();
   return work;
 }
 

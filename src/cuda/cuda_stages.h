@@ -180,7 +180,7 @@ class CudaBackend : public Backend {
   const std::shared_ptr<const SequenceMemory> memory_, mtp_memory_;
   Event copying_, copied_;  // with times
   Event computed_[2];       // portions of a layer
-  DeviceBuffer weights_, inv_freq_, counters_;
+  DeviceBuffer weights_, inv_freq_, counters_, mail_;
   VramTier tier_;
   std::map<uint64_t, DeviceBuffer> tables_;  // by layer: [n_experts] records, where all are on the device
 

@@ -38,6 +38,10 @@ struct ExpertWork {
   const float* weights = nullptr;  // [n, top_k]
   std::byte* scratch =
       nullptr;  // experts_scratch bytes, aligned to 256; kept from the first call to the last
+  // experts_mail bytes, aligned to 256, zero before the first call: `experts` of one token may then need a
+  // single launch. For calls in one stream, between any two of which another kernel runs that waits for the
+  // first. Null: it needs more launches.
+  std::byte* mail = nullptr;
   // A shared expert that `experts` computes on the way, where can_join: its record (null: none) and where its
   // parts lie in it.
   const std::byte* shared = nullptr;
@@ -47,6 +51,7 @@ struct ExpertWork {
 bool can_join(const ExpertWork& work, const ExpertLayout& shared);
 // For batches of up to n tokens.
 size_t experts_scratch(const ExpertLayout& layout, size_t n, size_t top_k, size_t n_experts, bool exact);
+size_t experts_mail(const ExpertLayout& layout, size_t top_k);
 
 // What the picks' results are added to, and what else is added.
 struct ExpertSum {
@@ -59,7 +64,7 @@ struct ExpertSum {
 // records: [n_experts], read when the launch runs: an expert's record, or null. In device memory; for
 // portions it may be pinned memory of the host.
 //
-// All experts there: x += sum_j weight_j * expert_j(x) (+ shared). For one token two launches.
+// All experts there: x += sum_j weight_j * expert_j(x) (+ shared). For one token one launch or two.
 void experts(const ExpertWork& work, const std::byte* const* records, const ExpertSum& sum,
              cudaStream_t stream);
 // Experts in portions: group once, compute for every portion of experts (those whose record is null are left

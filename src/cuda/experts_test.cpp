@@ -129,6 +129,9 @@ struct Fixture {
     scratch = DeviceBuffer(experts_scratch(work.layout, c.n, c.top_k, c.n_experts, exact), "scratch");
     check_cuda(cudaMemset(scratch.as(), 0xff, scratch.size()), "poison");
     work.scratch = scratch.as();
+    mail = DeviceBuffer(experts_mail(work.layout, c.top_k), "mail");
+    check_cuda(cudaMemset(mail.as(), 0, mail.size()), "mail");
+    work.mail = mail.as();
     sum.x = device_x.get();
     sum.x_stride = c.d;
     if (c.shared) sum.shared = device_shared.get();
@@ -150,7 +153,7 @@ struct Fixture {
   DeviceArray<float> device_weights, device_shared, device_gates, device_x;
   std::optional<DeviceArray<uint32_t>> device_ids;
   std::vector<float> want;
-  DeviceBuffer scratch;
+  DeviceBuffer scratch, mail;
   ExpertWork work;
   ExpertSum sum;
 };
@@ -233,6 +236,20 @@ TEST_F(CudaExperts, ASharedExpertCanBeJoined) {
   const Case other{{k4, k4, k4}, 256, 192, 1, 8, 12};
   const TestExpert wider(other.formats, 512, 192, false, 9);
   EXPECT_FALSE(can_join(Fixture(other, false).work, expert_layout(wider.bound(wider.record.data()))));
+}
+
+// What one launch leaves behind is what the next expects.
+TEST_F(CudaExperts, LaunchesMayFollowEachOther) {
+  const Case c{{k4, k4, k4}, 192, 256, 1, 8, 12};
+  Fixture once(c, false), often(c, false);
+  const auto table = often.table(0, 1);
+  once.work.mail = nullptr;  // two launches
+  for (int i = 0; i < 20; ++i) {
+    experts(often.work, table.get(), often.sum, nullptr);
+    check_cuda(cudaDeviceSynchronize(), "experts");
+    experts(once.work, table.get(), once.sum, nullptr);
+  }
+  EXPECT_EQ(often.device_x.values(), once.device_x.values());
 }
 
 TEST_F(CudaExperts, PortionsChangeNothing) {
