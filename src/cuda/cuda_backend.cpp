@@ -47,7 +47,6 @@ std::unique_ptr<Backend> make_cuda_backend(const ModelConfig& model, const Model
 namespace cuda {
 namespace {
 
-constexpr size_t kMostGraphTokens = 32;
 constexpr size_t kMostGraphs = 64;  // recorded steps; of those recorded layer by layer, an eighth
 
 void refuse_sizes(const ModelConfig& m) {
@@ -92,7 +91,8 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
       computed_{make_event(), make_event()},
       weights_(resident.size(), "resident weights"),
       inv_freq_(model.rope.inv_freq.size() * sizeof(float), "rotary frequencies"),
-      counters_(kMostGraphTokens * std::max<size_t>(model.attention.n_heads, 1) * sizeof(uint32_t),
+      counters_(kMostGraphTokens * std::max<size_t>({model.attention.n_heads, model.delta.n_key_heads, 1}) *
+                    sizeof(uint32_t),
                 "counters"),
       mail_(mail_bytes(manifest, model.moe.top_k), "hidden values of experts"),
       tier_(manifest, options.slot_bytes, options.policy),

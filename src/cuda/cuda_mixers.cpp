@@ -268,6 +268,9 @@ void CudaBackend::delta_net(CudaStep& s, const LayerWeights& layer) {
               .eps = m_.norm_eps,
               .h = h_.make(s.n, m_.d_model, fast_),
               .small = {{.w = on_device(w.b), .out = b}, {.w = on_device(w.a), .out = a}}};
+  const bool singles = s.each_one() && s.n <= kMostGraphTokens;
+  if (singles)
+    entry.ahead = {s.slices, s.n, memory_->layers[layer.index].state, heads * d.key_dim * d.value_dim};
   const Vectors& h = entry.h;
   // As in the cpu backend: noise in q and k is amplified, so that their products are fine; b and a steer the
   // state's decay and stay in float.
@@ -321,7 +324,8 @@ void CudaBackend::delta_net(CudaStep& s, const LayerWeights& layer) {
                    .unit_eps = kUnitEps,
                    .mixed = v_.get(s.n * channels),
                    .out = parts_.get(s.n * values),
-                   .y = mixed},
+                   .y = mixed,
+                   .counters = singles ? counters(s.n * d.n_key_heads) : nullptr},
                   stream_.get());
   add_product({w.out, {}}, mixed, s);
 }

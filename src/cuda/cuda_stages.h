@@ -14,6 +14,8 @@
 
 namespace moeflux::cuda {
 
+constexpr size_t kMostGraphTokens = 32;  // of a step that is recorded
+
 // What a recorded step depends on, beside what lies in device memory.
 struct GraphKey {
   size_t n;          // tokens, each of another sequence and each with logits

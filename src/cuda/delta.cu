@@ -24,6 +24,7 @@ struct Job {
   float eps, unit_eps;
   float *mixed, *out;
   Vectors y;
+  uint32_t* counters;
 };
 
 // -- convolution
@@ -220,6 +221,157 @@ __global__ void gate_kernel(const __grid_constant__ Job d, unsigned heads) {
   }
 }
 
+// -- slices of single tokens: all of it in one launch
+
+constexpr unsigned kMostWidth = 4;                     // of the convolution
+constexpr unsigned kTokenThreads = 512, kGroup = 128;  // of q, of k, and the rest for v
+
+// A block is a value head of a token; threads have the same rows of the state as in delta_kernel, but those
+// of a warp are neighbouring columns, so that its loads are whole lines. Each has one channel of what the
+// head needs of q, k and v. The same operations in the same order as the kernels above.
+template <unsigned kDim>
+__global__ void __launch_bounds__(kTokenThreads) delta_token_kernel(const __grid_constant__ Job d) {
+  constexpr unsigned kBlocks = kDim / (4 * kParts), kRows = 4 * kBlocks;
+  __shared__ float4 q[kDim / 4], k[kDim / 4];
+  __shared__ float v[2 * kGroup], o[kGroup], room[kTokenThreads / 32], gates[2];
+  __shared__ float parts[2][kParts][kGroup];  // of the state times k and q
+  __shared__ bool last;
+  const SliceInfo slice = d.slices[blockIdx.y];
+  const unsigned head = blockIdx.x, key_head = head / d.group, t = slice.first, past = d.width - 1;
+  const unsigned part = threadIdx.x / kGroup, column = threadIdx.x % kGroup, lane = threadIdx.x % 32;
+  const bool has_column = column < d.value_dim;
+  const auto row_of = [&](unsigned i) { return (i / 4 * kParts + part) * 4 + i % 4; };
+  const size_t mine = d.state + size_t{head} * d.key_dim * d.value_dim + column;
+  // What does not depend on the kernels before.
+  float s[kRows];
+#pragma unroll
+  for (unsigned i = 0; i < kRows; ++i)
+    s[i] = has_column && row_of(i) < d.key_dim ? slice.state[mine + row_of(i) * d.value_dim] : 0.0f;
+  const unsigned group = min(threadIdx.x / kGroup, 2u), i = threadIdx.x - group * kGroup;
+  const bool is_value = group == 2, has_channel = i < (is_value ? d.value_dim : d.key_dim);
+  const unsigned c = is_value ? 2 * d.n_key_heads * d.key_dim + head * d.value_dim + i
+                              : (group * d.n_key_heads + key_head) * d.key_dim + i;
+  float x[kMostWidth] = {}, w[kMostWidth] = {};
+#pragma unroll
+  for (unsigned j = 0; j < kMostWidth; ++j) {
+    if (has_channel && j < past) x[j] = slice.state[d.past + j * d.channels + c];
+    if (has_channel && j <= past) w[j] = d.conv[c * d.width + j];
+  }
+  const float rate = -expf(d.a_log[head]), bias = d.dt_bias[head];
+  wait_for_previous();
+  let_next_begin();
+
+  const float newest = has_channel ? d.u[size_t{t} * d.channels + c] : 0.0f;
+  float z[4] = {};  // of the columns that a lane of the first warp gates
+#pragma unroll
+  for (unsigned j = 0; j < 4; ++j)
+    if (threadIdx.x < 32 && 4 * lane + j < d.value_dim)
+      z[j] = d.z[size_t{t} * d.z_stride + head * d.value_dim + 4 * lane + j];
+  if (threadIdx.x == kTokenThreads - 1) {
+    const size_t row = size_t{t} * d.ba_stride + head;
+    const float b = d.b[row], a = d.a[row];
+    gates[0] = sigmoid_value(b);
+    gates[1] = expf(rate * softplus(a + bias));
+  }
+  float sum = 0;
+#pragma unroll
+  for (unsigned j = 0; j < kMostWidth; ++j) {
+    if (j == past) x[j] = newest;
+    if (j <= past) sum += w[j] * x[j];
+  }
+  const float y = has_channel ? silu_value(sum) : 0.0f;
+  const float squares = warp_sum(fmaf(y, y, 0.0f));
+  if (lane == 0) room[threadIdx.x / 32] = squares;
+  __syncthreads();
+  if (threadIdx.x == 0)  // all threads have read the past inputs of q and k
+    last = atomicInc(&d.counters[blockIdx.y * d.n_key_heads + key_head], d.group - 1) == d.group - 1;
+  if (is_value) {
+    if (i < d.value_dim) v[i] = y;
+  } else if (i < kDim) {
+    const float* r = room + group * (kGroup / 32);
+    float inverse = __fdiv_rn(1.0f, sqrtf(((r[0] + r[2]) + (r[1] + r[3])) + d.unit_eps));
+    if (group == 0) inverse *= __fdiv_rn(1.0f, sqrtf(static_cast<float>(d.key_dim)));
+    reinterpret_cast<float*>(group ? k : q)[i] = y * inverse;
+  }
+  __syncthreads();
+
+  float by_k[4] = {}, by_q[4] = {};
+#pragma unroll
+  for (unsigned b = 0; b < kBlocks; ++b) {
+    const float4 key = k[b * kParts + part], query = q[b * kParts + part];
+    const float* kb = &key.x;
+    const float* qb = &query.x;
+#pragma unroll
+    for (unsigned j = 0; j < 4; ++j) {
+      by_k[j] = fmaf(s[4 * b + j], kb[j], by_k[j]);
+      by_q[j] = fmaf(s[4 * b + j], qb[j], by_q[j]);
+    }
+  }
+  float with_itself = 0;
+#pragma unroll
+  for (unsigned j = lane; j < kDim; j += 32)
+    with_itself =
+        fmaf(reinterpret_cast<const float*>(k)[j], reinterpret_cast<const float*>(q)[j], with_itself);
+  with_itself = warp_sum(with_itself);
+  parts[0][part][column] = (by_k[0] + by_k[2]) + (by_k[1] + by_k[3]);
+  parts[1][part][column] = (by_q[0] + by_q[2]) + (by_q[1] + by_q[3]);
+  __syncthreads();
+  const auto total = [&](const float(&p)[kParts][kGroup]) {
+    return (p[0][column] + p[1][column]) + (p[2][column] + p[3][column]);
+  };
+  const float sum_k = total(parts[0]), sum_q = total(parts[1]);
+  const float keep = gates[1], fresh = has_column ? gates[0] * (v[column] - keep * sum_k) : 0.0f;
+  if (part == 0 && has_column) o[column] = fmaf(fresh, with_itself, keep * sum_q);
+  __syncthreads();
+
+  if (threadIdx.x < 32) {
+    float squares = 0;
+    for (unsigned j = lane; j < d.value_dim; j += 32) squares = fmaf(o[j], o[j], squares);
+    squares = warp_sum(squares) / static_cast<float>(d.value_dim);
+    const float inverse = __fdiv_rn(1.0f, sqrtf(squares + d.eps));
+    const unsigned at = head * d.value_dim;
+    float gated[4] = {};
+#pragma unroll
+    for (unsigned j = 0; j < 4; ++j) {
+      const unsigned col = 4 * lane + j;
+      if (col >= d.value_dim) break;
+      gated[j] = d.norm[col] * (o[col] * inverse) * silu_value(z[j]);
+      d.y.f[t * d.y.stride + at + col] = gated[j];
+    }
+    store_quantised(make_float4(gated[0], gated[1], gated[2], gated[3]), d.y, t,
+                    4 * lane < d.value_dim ? at / 4 + lane : kNowhere);
+  }
+#pragma unroll
+  for (unsigned b = 0; b < kBlocks; ++b) {
+    const float4 key = k[b * kParts + part];
+    const float* kb = &key.x;
+#pragma unroll
+    for (unsigned j = 0; j < 4; ++j) s[4 * b + j] = fmaf(kb[j], fresh, keep * s[4 * b + j]);
+  }
+  const auto store = [&](float* to) {
+#pragma unroll
+    for (unsigned r = 0; r < kRows; ++r)
+      if (has_column && row_of(r) < d.key_dim) to[mine + row_of(r) * d.value_dim] = s[r];
+    if (!has_channel || !(is_value || last)) return;
+#pragma unroll
+    for (unsigned j = 1; j < kMostWidth; ++j)
+      if (j <= past) to[d.past + (j - 1) * d.channels + c] = x[j];
+  };
+  store(slice.state);
+  if (slice.n_after > 0) store(d.slices[blockIdx.y].after[0]);
+}
+
+bool token_can(const Job& d) {
+  return d.counters && d.single && d.width <= kMostWidth && d.key_dim <= kGroup && d.value_dim <= kGroup &&
+         (!d.y.q || d.value_dim % 64 == 0);
+}
+
+template <unsigned kDim>
+void run_token(const Job& d, cudaStream_t stream) {
+  launch_overlapped("delta_token", delta_token_kernel<kDim>, dim3(d.n_value_heads, d.n_slices), kTokenThreads,
+                    0, stream, d);
+}
+
 template <unsigned kDim>
 void run_delta(const Job& d, cudaStream_t stream) {
   const dim3 grid((d.value_dim + kColumns - 1) / kColumns, d.n_value_heads, d.n_slices);
@@ -256,8 +408,10 @@ void delta_net(const DeltaNet& d, cudaStream_t stream) {
                 .unit_eps = d.unit_eps,
                 .mixed = d.mixed,
                 .out = d.out,
-                .y = d.y};
+                .y = d.y,
+                .counters = d.counters};
   const unsigned n = u(d.n);
+  if (token_can(job)) return d.key_dim <= 64 ? run_token<64>(job, stream) : run_token<128>(job, stream);
   launch_overlapped("convolve", convolve_kernel, dim3(n, 2 * job.n_key_heads + job.n_value_heads), 128, 0,
                     stream, job);
   if (job.width > 1 && !job.single)

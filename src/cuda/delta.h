@@ -25,6 +25,9 @@ struct DeltaNet {
   float* mixed;  // [n, channels] of scratch: after the convolution
   float* out;    // [n, value channels] of scratch: after the delta rule
   Vectors y;     // [n, value channels]: normed and gated
+  // [n_slices * n_key_heads], zero before and after: slices of single tokens may then need one launch. Null:
+  // they need more.
+  uint32_t* counters = nullptr;
 
   constexpr size_t channels() const { return 2 * n_key_heads * key_dim + n_value_heads * value_dim; }
 };

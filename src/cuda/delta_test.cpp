@@ -82,7 +82,8 @@ struct Net {
         dt_bias(in.dt_bias),
         norm(in.norm),
         mixed(n * s.channels()),
-        rule(n * s.values()) {}
+        rule(n * s.values()),
+        counters(std::vector<uint32_t>(s.key_heads)) {}
 
   // info.count tokens from `at` on; past and rule_at: where its parts lie in a state.
   void run(size_t at, const SliceInfo& info, size_t past, size_t rule_at, const Vectors& out) const {
@@ -111,13 +112,15 @@ struct Net {
                .unit_eps = 1e-6f,
                .mixed = mixed.get(),
                .out = rule.get(),
-               .y = out},
+               .y = out,
+               .counters = counters.get()},
               nullptr);
     check_cuda(cudaDeviceSynchronize(), "a test");
   }
 
   const Shape s;
   const DeviceArray<float> u, z, b, a, conv, a_log, dt_bias, norm, mixed, rule;
+  const DeviceArray<uint32_t> counters;
 };
 
 TEST_F(CudaDelta, EveryCutGivesTheReferencesTokensAndTheSameBits) {

@@ -29,6 +29,7 @@ struct Jobs {
   DeviceRule rule;
   uint32_t* ids;
   float* weights;
+  Entry::Ahead ahead;
   float* sums;  // [n][rows][16]
   uint32_t* counter;
 };
@@ -188,6 +189,14 @@ __device__ void conclude(const Jobs& j, float* logits, float* room) {
   }
 }
 
+// Each block asks for its share; by one thread.
+__device__ void ask_for_states(const Entry::Ahead& ahead) {
+  const size_t share = (ahead.floats / gridDim.x / 4 + 1) * 4, first = blockIdx.x * share,
+               floats = first < ahead.floats ? min(share, ahead.floats - first) / 4 * 4 : 0;
+  for (size_t i = 0; floats && i < ahead.n_slices; ++i)
+    fetch_ahead(ahead.slices[i].state + ahead.at + first, floats * sizeof(float));
+}
+
 template <unsigned kQuads>
 __global__ void __launch_bounds__(kThreads) entry_kernel(const __grid_constant__ Jobs j) {
   extern __shared__ __align__(16) float shared[];
@@ -204,6 +213,7 @@ __global__ void __launch_bounds__(kThreads) entry_kernel(const __grid_constant__
   load_quads(j.w, j.cols, w);
   if (!writer) stage_any(job.m, block, quad, weights);
   for (unsigned i = threadIdx.x; i < spans * 4; i += kThreads) h[i] = make_float4(0, 0, 0, 0);
+  if (threadIdx.x == 0 && j.ahead.floats) ask_for_states(j.ahead);
   wait_for_previous();
   let_next_begin();
 #pragma unroll 1
@@ -294,6 +304,7 @@ void enter(const Entry& e, cudaStream_t stream) {
   if (e.rule) j.rule = device_rule(*e.rule, e.small[0].w.rows);
   j.ids = e.ids;
   j.weights = e.weights;
+  j.ahead = e.ahead;
   j.sums = e.sums;
   j.counter = e.counter;
   const size_t bytes = shared_floats(e) * sizeof(float);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/linear.h"
+#include "cuda/step_info.h"
 #include "ops/router.h"
 
 namespace moeflux::cuda {
@@ -26,6 +27,12 @@ struct Entry {
   const RouterRule* rule = nullptr;  // for small[0], the logits; score_bias in device memory
   uint32_t* ids = nullptr;           // [n, top_k]
   float* weights = nullptr;
+
+  // What a later kernel reads of the sequences' states, to be in the L2 cache by then: floats from `at` on.
+  struct Ahead {
+    const SliceInfo* slices = nullptr;
+    size_t n_slices = 0, at = 0, floats = 0;
+  } ahead = {};
 
   float* sums = nullptr;        // entry_sums floats of scratch
   uint32_t* counter = nullptr;  // [1], zero before and after
