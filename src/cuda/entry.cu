@@ -168,19 +168,28 @@ __device__ float tree(const float* sums) {
   return __fadd_rn(__fadd_rn(s.x, s.z), __fadd_rn(s.y, s.w));
 }
 
-// By the last block: sums of all rows, and the choice.
+// By the last block: sums of all rows, and the choice. A thread's rows are requested together.
 __device__ void conclude(const Jobs& j, float* logits, float* room) {
+  constexpr unsigned kAhead = 3;
 #pragma unroll 1
   for (unsigned t = 0; t < j.n; ++t) {
 #pragma unroll 1
-    for (unsigned r = threadIdx.x; r < j.rows; r += kThreads) {
-      const bool second = r >= j.job[0].rows;
-      const Job& job = j.job[second];
-      const unsigned row = second ? r - j.job[0].rows : r;
-      float y = tree(j.sums + (size_t{t} * j.rows + r) * 16);
-      if (job.bias) y = __fadd_rn(y, job.bias[row]);
-      job.out[size_t{t} * job.rows + row] = y;
-      logits[r] = y;
+    for (unsigned begin = threadIdx.x; begin < j.rows; begin += kAhead * kThreads) {
+      float y[kAhead];
+#pragma unroll
+      for (unsigned i = 0; i < kAhead; ++i)
+        y[i] = tree(j.sums + (size_t{t} * j.rows + min(begin + i * kThreads, j.rows - 1)) * 16);
+#pragma unroll
+      for (unsigned i = 0; i < kAhead; ++i) {
+        const unsigned r = begin + i * kThreads;
+        if (r >= j.rows) break;
+        const bool second = r >= j.job[0].rows;
+        const Job& job = j.job[second];
+        const unsigned row = second ? r - j.job[0].rows : r;
+        if (job.bias) y[i] = __fadd_rn(y[i], job.bias[row]);
+        job.out[size_t{t} * job.rows + row] = y[i];
+        logits[r] = y[i];
+      }
     }
     __syncthreads();
     if (j.routes && threadIdx.x < 32)
