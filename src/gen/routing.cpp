@@ -36,6 +36,7 @@ class ZipfRoutes : public RouteSource {
       log_weight_.push_back(-exponent * std::log(static_cast<double>(r)));
       cumulative_.push_back(sum += std::exp(log_weight_.back()));
     }
+    for (int part = 0; part <= kParts; ++part) first_.push_back(rank_at(0, part * (1.0 / kParts) * sum));
     Random seeds(seed);
     for (uint64_t l = 0; l < shape.n_layers; ++l) {
       layers_.push_back({Random(seeds.next()), std::vector<uint32_t>(shape.n_experts)});
@@ -62,16 +63,21 @@ class ZipfRoutes : public RouteSource {
     std::vector<uint32_t> expert_of_rank;
   };
 
+  // The first rank whose share of the weights lies beyond `at`, which is none before `first`.
+  uint32_t rank_at(uint32_t first, double at) const {
+    uint32_t rank = first;
+    while (rank + 1 < cumulative_.size() && cumulative_[rank] <= at) ++rank;
+    return rank;
+  }
+
   // Draws that were there before are drawn again, which leaves the right chances to the others. Where a few
   // experts have nearly all the weight that could go on for long; after some attempts the rest is drawn in
   // one pass.
   void draw_ranks(Random& random, std::span<uint32_t> ranks) {
     size_t n = 0;
     for (size_t attempts = 4 * ranks.size(); n < ranks.size() && attempts > 0; --attempts) {
-      const double at = random.unit() * cumulative_.back();
-      const auto it = std::ranges::upper_bound(cumulative_, at);
-      const auto rank =
-          static_cast<uint32_t>(std::min<size_t>(it - cumulative_.begin(), cumulative_.size() - 1));
+      const double unit = random.unit();
+      const uint32_t rank = rank_at(first_[static_cast<size_t>(unit * kParts)], unit * cumulative_.back());
       if (!contains(ranks.first(n), rank)) ranks[n++] = rank;
     }
     if (n < ranks.size()) draw_rest(random, ranks, n);
@@ -93,8 +99,13 @@ class ZipfRoutes : public RouteSource {
     return std::ranges::find(ranks, rank) != ranks.end();
   }
 
+  // A prompt draws tens of thousands of picks for each layer while the device waits: where to look is known
+  // for every part of the unit interval. A power of two, so that the parts have exact ends.
+  static constexpr int kParts = 1024;
+
   const RouteShape shape_;
   std::vector<double> log_weight_, cumulative_;    // by rank
+  std::vector<uint32_t> first_;                    // by part: the first rank that a draw from it can have
   std::vector<std::pair<double, uint32_t>> keys_;  // scratch of draw_rest
   std::vector<Layer> layers_;
 };
