@@ -88,7 +88,6 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
       mtp_memory_(std::make_shared<SequenceMemory>(mtp_, options.kv, stream_.get())),
       copying_(make_timed_event()),
       copied_(make_timed_event()),
-      computed_{make_event(), make_event()},
       weights_(resident.size(), "resident weights"),
       inv_freq_(model.rope.inv_freq.size() * sizeof(float), "rotary frequencies"),
       counters_(kMostGraphTokens * std::max<size_t>({model.attention.n_heads, model.delta.n_key_heads, 1}) *
@@ -230,8 +229,8 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
                rows_at = ids_at + n * sizeof(uint32_t),
                hidden_at = align_up(rows_at + n_rows * sizeof(uint32_t), 16),
                bytes = hidden_at + batch.hidden.size_bytes();
-  wait();             // for what still reads the step before
-  tier_.unpin_all();  // of a step that failed half-way
+  wait();  // for what still reads the step before
+  forget_failed_step();
   timed_bytes_ = 0;
   n_told_ = *told_.as<uint32_t>();
   if (graphs_.size() > kMostGraphs) graphs_.clear();  // a server meets many sizes of steps

@@ -15,7 +15,7 @@
 namespace moeflux::cuda {
 namespace {
 
-constexpr size_t kPortion = 16;            // leases that are taken at once
+constexpr size_t kPortion = 16;            // leases that are taken at once, experts that are copied together
 constexpr size_t kHostTokens = 8;          // of a step, up to which the processor takes a part of the experts
 constexpr uint64_t kTryAgain = 16;         // divisions of missing experts between attempts
 constexpr size_t kProbeBytes = 64u << 20;  // whose copy is timed
@@ -156,8 +156,10 @@ DeviceTierStats CudaBackend::device_tier() const {
   return {.exists = true,
           .holds_all = holds_all(),
           .found = n_hits_,
-          .copied = n_copied_,
+          .copied = n_copied_ + n_ahead_,
           .computed = n_computed_,
+          .ahead = n_ahead_,
+          .unused = n_unused_,
           .copy_bytes_per_s = copy_bytes_per_s_,
           .host_bytes_per_s = host_bytes_per_s_};
 }
@@ -228,10 +230,14 @@ void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertSto
   read_chosen(s, layer);
   learn_copy_speed();
   in_flight_.clear();  // the device has read what they hold, and the tables and results of the layer before
+  while (!portions_.empty()) release_portion();
   n_portions_ = n_results_ = 0;
   s.hits.clear();
+  s.next = nullptr;
   std::vector<bool> wanted(moe.n_experts);
   for (const uint32_t id : s.host_ids) wanted[id] = true;
+  const bool are_pinned = !ahead_.empty();
+  take_chosen_ahead(wanted);
   const auto use = s.batch.sweeps() ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
   const uint64_t first = manifest_.find_layer(layer.store_layer)->parts.front().offset;
   std::vector<ExpertKey> missing;
@@ -244,7 +250,7 @@ void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertSto
       continue;
     }
     if (use == ExpertStore::Use::Decode) tier_.use(key);
-    tier_.pin(key);  // others are copied before it is computed
+    if (!are_pinned) tier_.pin(key);  // others are copied before it is computed
     s.hits.push_back({e, slot + first});
   }
   n_hits_ += s.hits.size();
@@ -282,7 +288,7 @@ void CudaBackend::compute_on_host(const CudaStep& s, const ExpertWork& work, con
   host_bytes_per_s_ += kWeight * (static_cast<double>(bytes) / took.count() - host_bytes_per_s_);
 }
 
-void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, ExpertStore&) {
+void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
   CudaStep& s = own(step);
   if (s.mode == CudaStep::Mode::Replay) return;
   ExpertWork work = expert_work(s, layer);
@@ -301,6 +307,7 @@ void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, Expert
     group_experts(work, stream_.get());
     const Elsewhere elsewhere = compute_chosen(s, work, layer, sum);
     combine_experts(work, sum, elsewhere, stream_.get());
+    copy_ahead(s, store);
     s.host_ids.clear();
   }
   tap(s, "mlp", layer.index, s.x, s.n, m_.d_model);
@@ -330,22 +337,8 @@ Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const
     run_portion(work, copied);
     copied.clear();
   };
-  // Slots are filled again only when they have been computed. Two portions are under way, so that one is
-  // copied while the one before it is computed: the pins of a portion are let go when the next but one
-  // begins.
-  size_t portion = 0, ends[2] = {}, released = 0;  // ends, released: of all pins of the layer
-  const auto release = [&](size_t which) {
-    check_cuda(cudaStreamWaitEvent(copies_.get(), computed_[which].get()), "the GPU");
-    tier_.unpin_first(ends[which] - released);
-    released = ends[which];
-  };
-  const auto end_portion = [&] {
-    compute();
-    check_cuda(cudaEventRecord(computed_[portion % 2].get(), stream_.get()), "the GPU");
-    ends[portion % 2] = released + tier_.n_pinned();
-    ++portion;
-  };
-  if (s.n_missing == 0 || !s.demand->any_ready()) compute();
+  if (s.n_missing == 0 || !ahead_.empty() || !s.demand->any_ready()) compute();
+  compute_ahead(work);
   std::vector<ExpertStore::Lease> leases;
   while (s.n_missing) {
     if (!in_flight_.empty() && !s.demand->any_ready()) {  // others may be waiting for their slots
@@ -355,17 +348,18 @@ Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const
     s.demand->take(leases, kPortion);
     s.n_missing -= leases.size();
     const size_t n_host = divides ? host_part(leases.size()) : 0, n_copied = leases.size() - n_host;
-    if (portion >= 2) release(portion % 2);
-    const bool times = !recorded && n_copied > 0;
+    const bool times = !recorded && n_copied > 0 && use == ExpertStore::Use::Decode;
     if (times) check_cuda(cudaEventRecord(copying_.get(), copies_.get()), "the GPU");
     for (size_t i = 0; i < n_copied; ++i) {
       const ExpertKey key = leases[i].key();
       std::byte* slot = tier_.place(key, use);
-      if (!slot) {  // all of them are in use: those that are there are computed first
-        end_portion();
-        release((portion - 1) % 2);
+      if (!slot) {
+        if (!make_room(key.layer, use)) {  // those that are there are computed first
+          compute();
+          end_portion(unlisted_pins());
+          check(make_room(key.layer, use), "a slot on the device");
+        }
         slot = tier_.place(key, use);
-        check(slot, "a slot on the device");
       }
       tier_.pin(key);
       if (times) timed_bytes_ += leases[i].bytes().size();
@@ -378,13 +372,123 @@ Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const
       compute_on_host(s, work, stored, std::span(leases).subspan(n_copied), elsewhere, compute);
     else
       compute();
-    if (s.n_missing) end_portion();
+    if (s.n_missing) end_portion(unlisted_pins());
     for (size_t i = 0; i < n_copied; ++i) in_flight_.push_back(std::move(leases[i]));
     leases.clear();
   }
-  tier_.unpin_all();
+  if (s.next) {
+    end_portion(unlisted_pins());
+  } else {  // nothing is copied before the host has seen that all of it is computed
+    while (!portions_.empty()) release_portion();
+    tier_.unpin_all();
+  }
   s.demand.reset();
   return elsewhere;
+}
+
+// -- slots that are filled again
+
+Event CudaBackend::take_event() {
+  if (spare_events_.empty()) return make_event();
+  Event event = std::move(spare_events_.back());
+  spare_events_.pop_back();
+  return event;
+}
+
+// The experts of the tier's next pins have been launched.
+void CudaBackend::end_portion(size_t n_pins) {
+  portions_.push_back({take_event(), n_pins});
+  check_cuda(cudaEventRecord(portions_.back().computed.get(), stream_.get()), "the GPU");
+}
+
+void CudaBackend::release_portion() {
+  tier_.unpin_first(portions_.front().n_pins);
+  spare_events_.push_back(std::move(portions_.front().computed));
+  portions_.pop_front();
+}
+
+size_t CudaBackend::unlisted_pins() const {
+  size_t n = tier_.n_pinned();
+  for (const Portion& p : portions_) n -= p.n_pins;
+  return n;
+}
+
+// Slots are filled again only when what they hold has been computed: where one is needed, copies wait on the
+// device for the oldest portion. False: all that might be had hold experts that have not been launched.
+bool CudaBackend::make_room(uint64_t layer, ExpertStore::Use use) {
+  while (!tier_.has_room(layer, use)) {
+    if (portions_.empty()) return false;
+    check_cuda(cudaStreamWaitEvent(copies_.get(), portions_.front().computed.get()), "the GPU");
+    release_portion();
+  }
+  return true;
+}
+
+void CudaBackend::forget_failed_step() {
+  if (tier_.n_pinned() == 0 && ahead_.empty()) return;
+  check_cuda(cudaStreamSynchronize(copies_.get()), "copying experts");
+  portions_.clear();
+  ahead_.clear();
+  tier_.unpin_all();
+}
+
+// -- experts that are copied before they are chosen
+
+// While this layer is computed, the bus brings the next one's experts, as far as they are in RAM and find a
+// slot. What is there already must not make room for them.
+void CudaBackend::copy_ahead(CudaStep& s, ExpertStore& store) {
+  if (!s.next) return;
+  const ExpertLayer& stored = *manifest_.find_layer(s.next->store_layer);
+  const auto use = ExpertStore::Use::Sweep;
+  std::vector<ExpertKey> missing;
+  Ahead& there = ahead_.emplace_back();
+  for (uint64_t e = 0; e < stored.n_experts(); ++e) {
+    const ExpertKey key{stored.layer, e};
+    if (tier_.find(key))
+      tier_.pin(key), ++there.n_pins;
+    else
+      missing.push_back(key);
+  }
+  for (auto key = missing.begin(); key != missing.end();) {
+    Ahead a;
+    for (; key != missing.end() && a.n_pins < kPortion; ++key) {
+      if (!make_room(stored.layer, use)) break;
+      std::optional<ExpertStore::Lease> lease = store.lease_if_here(*key);
+      if (!lease) continue;
+      std::byte* slot = tier_.place(*key, use);
+      tier_.pin(*key);
+      ++a.n_pins;
+      copy_to(slot, lease->bytes());
+      a.experts.push_back({static_cast<uint32_t>(key->expert), slot + stored.parts.front().offset});
+      a.leases.push_back(std::move(*lease));
+    }
+    if (a.experts.empty()) break;  // the rest is not in RAM, or finds no slot
+    a.copied = take_event();
+    check_cuda(cudaEventRecord(a.copied.get(), copies_.get()), "the GPU");
+    ahead_.push_back(std::move(a));
+  }
+}
+
+// Of what was copied ahead, the chosen ones are computed, and nobody asks for them again.
+void CudaBackend::take_chosen_ahead(std::vector<bool>& wanted) {
+  for (Ahead& a : ahead_) {
+    n_unused_ += std::erase_if(a.experts, [&](const ExpertRecord& r) { return !wanted[r.expert]; });
+    n_ahead_ += a.experts.size();
+    for (const ExpertRecord& r : a.experts) wanted[r.expert] = false;
+  }
+}
+
+void CudaBackend::compute_ahead(const ExpertWork& work) {
+  for (Ahead& a : ahead_) {
+    if (a.copied.get()) {
+      check_cuda(cudaStreamWaitEvent(stream_.get(), a.copied.get()), "the GPU");
+      spare_events_.push_back(std::move(a.copied));
+    }
+    run_portion(work, a.experts);
+    end_portion(a.n_pins);
+    for (ExpertStore::Lease& lease : a.leases) in_flight_.push_back(std::move(lease));
+  }
+  ahead_.clear();
 }
 
 void CudaBackend::mlp(Step& step, const LayerWeights& layer) {

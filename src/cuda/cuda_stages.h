@@ -2,6 +2,7 @@
 // cuda_mixers.cpp (attention of all kinds) and cuda_experts.cpp (the feed-forward part and its tiers).
 #pragma once
 
+#include <deque>
 #include <optional>
 
 #include "cuda/attention.h"
@@ -74,6 +75,7 @@ struct CudaStep : Step {
   std::vector<ExpertRecord> hits;             // chosen experts on the device
   size_t n_missing = 0;                       // chosen experts that are not, and not handed out yet by
   std::optional<ExpertStore::Demand> demand;  // the store
+  const LayerWeights* next = nullptr;         // the layer whose experts are expected after this one's
 };
 inline CudaStep& own(Step& step) { return static_cast<CudaStep&>(step); }
 
@@ -95,6 +97,7 @@ class CudaBackend : public Backend {
   void complete_experts(Step& step, const LayerWeights& layer, ExpertStore& store) override;
   std::span<const uint32_t> chosen(const Step& step) const override;
   std::span<const uint32_t> guess(Step& step, const LayerWeights& later) override;
+  void expect(Step& step, const LayerWeights& later) override { own(step).next = &later; }
   void mlp(Step& step, const LayerWeights& layer) override;
   void logits(Step& step, std::span<float> out) override;
   void load_experts(ExpertStore& store) override;
@@ -156,6 +159,15 @@ class CudaBackend : public Backend {
   void add_shared(CudaStep& s, const LayerWeights& layer, ExpertSum& sum);
   void run_mlp(const MlpWeights& w, const Vectors& x, float* out, bool add);
   void copy_to(std::byte* slot, std::span<const std::byte> record);
+  bool make_room(uint64_t layer, ExpertStore::Use use);
+  Event take_event();
+  void end_portion(size_t n_pins);
+  void release_portion();
+  size_t unlisted_pins() const;
+  void copy_ahead(CudaStep& s, ExpertStore& store);
+  void take_chosen_ahead(std::vector<bool>& wanted);
+  void compute_ahead(const ExpertWork& work);
+  void forget_failed_step();
 
   // The same tensor in device memory.
   template <class T>
@@ -181,7 +193,6 @@ class CudaBackend : public Backend {
   Stream stream_, copies_;
   const std::shared_ptr<const SequenceMemory> memory_, mtp_memory_;
   Event copying_, copied_;  // with times
-  Event computed_[2];       // portions of a layer
   DeviceBuffer weights_, inv_freq_, counters_, mail_;
   VramTier tier_;
   std::map<uint64_t, DeviceBuffer> tables_;  // by layer: [n_experts] records, where all are on the device
@@ -190,17 +201,30 @@ class CudaBackend : public Backend {
   std::unique_ptr<HostExperts> host_experts_;  // null: all of them are copied
   std::vector<PinnedRange> pinned_;            // the store's slots
   std::vector<ExpertStore::Lease> in_flight_;  // their copies may still be under way
-  PinnedBuffer chosen_, results_;              // input and ids of a layer; what the processor has computed
-  PinnedBuffer told_;                          // one number: how many layers of few tokens have been chosen
-  DeviceBuffer told_count_;                    // the same, where the device counts
-  uint32_t n_told_ = 0;                        // and what it must become
-  size_t n_results_ = 0;                       // rows of results_ in this layer
+  struct Portion {                             // experts whose computation has been launched
+    Event computed;
+    size_t n_pins;  // of the tier
+  };
+  std::deque<Portion> portions_;  // of this layer, in the order of their pins
+  struct Ahead {                  // experts of the next layer, on their way before they are chosen
+    Event copied;
+    std::vector<ExpertRecord> experts;
+    std::vector<ExpertStore::Lease> leases;  // until they have been copied
+    size_t n_pins = 0;                       // of the tier, after those of portions_
+  };
+  std::vector<Ahead> ahead_;
+  std::vector<Event> spare_events_;
+  PinnedBuffer chosen_, results_;  // input and ids of a layer; what the processor has computed
+  PinnedBuffer told_;              // one number: how many layers of few tokens have been chosen
+  DeviceBuffer told_count_;        // the same, where the device counts
+  uint32_t n_told_ = 0;            // and what it must become
+  size_t n_results_ = 0;           // rows of results_ in this layer
   std::vector<PinnedBuffer> tables_of_portions_;
   size_t n_portions_ = 0;  // of this layer
   double copy_bytes_per_s_ = 0, host_bytes_per_s_ = 0;
   uint64_t timed_bytes_ = 0;  // copied between copying_ and copied_; 0: nothing is being timed
   uint64_t n_divisions_ = 0;
-  uint64_t n_hits_ = 0, n_copied_ = 0, n_computed_ = 0;  // experts of steps
+  uint64_t n_hits_ = 0, n_copied_ = 0, n_computed_ = 0, n_ahead_ = 0, n_unused_ = 0;  // experts of steps
 
   Moves moves_;
   struct Recorded {

@@ -24,6 +24,21 @@ struct VramTier::Class {
   std::unique_ptr<EvictionPolicy> policy;
 
   std::byte* at(size_t slot) const { return memory.as<>() + slot * record_bytes; }
+
+  // One that can be filled; nothing where all that might be had are pinned.
+  std::optional<size_t> find_slot(ExpertStore::Use use) const {
+    if (n_used < n_kept) return n_used;
+    if (use == ExpertStore::Use::Decode && n_kept) {
+      const auto victim = policy->victim([&](ExpertId i) { return slots[where[i]].pins == 0; });
+      if (victim) return where[*victim];
+    }
+    const size_t n_passing = slots.size() - n_kept;
+    for (size_t i = 0; i < n_passing; ++i) {
+      const size_t slot = n_kept + (next_passing + i) % n_passing;
+      if (slots[slot].pins == 0) return slot;
+    }
+    return std::nullopt;
+  }
 };
 
 VramTier::VramTier(const Manifest& manifest, uint64_t budget, const std::string& policy) {
@@ -96,35 +111,28 @@ std::byte* VramTier::place(ExpertKey key, ExpertStore::Use use) {
   Class& c = *l.cls;
   const auto id = static_cast<ExpertId>(l.first + key.expert);
   check(c.where[id] == Class::kNowhere, "an expert that is not on the device yet");
-  std::optional<size_t> slot;
-  const bool keep = use == ExpertStore::Use::Decode || c.n_used < c.n_kept;
-  if (keep && c.n_used < c.n_kept) {
-    slot = c.n_used++;
-  } else if (keep && c.n_kept) {
-    const auto victim = c.policy->victim([&](ExpertId i) { return c.slots[c.where[i]].pins == 0; });
-    if (victim) {
-      slot = c.where[*victim];
-      c.policy->remove(*victim);
-    }
-  }
-  for (size_t i = c.n_kept; !slot && i < c.slots.size(); ++i) {
-    const size_t n_passing = c.slots.size() - c.n_kept,
-                 candidate = c.n_kept + (c.next_passing + i - c.n_kept) % n_passing;
-    if (c.slots[candidate].pins) continue;
-    slot = candidate;
-    c.next_passing = (candidate - c.n_kept + 1) % n_passing;
-  }
+  const std::optional<size_t> slot = c.find_slot(use);
   if (!slot) return nullptr;
   Class::Slot& s = c.slots[*slot];
   if (s.id != Class::kNowhere) {
+    if (*slot < c.n_kept) c.policy->remove(s.id);
     c.where[s.id] = Class::kNowhere;
     --n_loaded_;
   }
   s.id = id;
   c.where[id] = static_cast<uint32_t>(*slot);
   ++n_loaded_;
-  if (*slot < c.n_kept) c.policy->insert(id);
+  if (*slot < c.n_kept) {
+    c.n_used = std::max(c.n_used, *slot + 1);
+    c.policy->insert(id);
+  } else {
+    c.next_passing = (*slot - c.n_kept + 1) % (c.slots.size() - c.n_kept);
+  }
   return c.at(*slot);
+}
+
+bool VramTier::has_room(uint64_t index, ExpertStore::Use use) const {
+  return layer(index).cls->find_slot(use).has_value();
 }
 
 void VramTier::pin(ExpertKey key) {

@@ -35,6 +35,7 @@ class VramTier {
   // copied there. Sweeps get a slot that others only pass through. Null if all slots that might be had are
   // pinned. Moves the expert that was there out.
   std::byte* place(ExpertKey key, ExpertStore::Use use);
+  bool has_room(uint64_t layer, ExpertStore::Use use) const;  // place would find one
 
   // Pinned experts stay until they are let go, in the order in which they were pinned.
   void pin(ExpertKey key);

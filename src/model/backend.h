@@ -82,6 +82,8 @@ class Step {
 struct DeviceTierStats {
   bool exists = false, holds_all = false;
   uint64_t found = 0, copied = 0, computed = 0;  // there; brought there; computed by the processor instead
+  uint64_t ahead = 0;   // of the copied ones, those whose copy was begun before they were chosen
+  uint64_t unused = 0;  // copied so and not chosen: none of the others
   double copy_bytes_per_s = 0, host_bytes_per_s = 0;
   double hit_rate() const {
     const uint64_t all = found + copied + computed;
@@ -115,6 +117,9 @@ class Backend {
   // What the router of a later layer would choose for the tokens as they are now, before the experts under
   // way are added: a guess, for reading ahead. May be empty.
   virtual std::span<const uint32_t> guess(Step& step, const LayerWeights& later) = 0;
+  // Nearly all experts of `later` will be wanted after those of the layer whose experts have begun: a backend
+  // with memory of its own may bring them there once it has what it needs before.
+  virtual void expect(Step&, const LayerWeights& /*later*/) {}
   virtual void mlp(Step& step, const LayerWeights& layer) = 0;  // x += mlp(norm(x)): dense layers
   virtual void logits(Step& step, std::span<float> out) = 0;    // [logit_rows, n_vocab]
 

@@ -46,15 +46,19 @@ void Prefetcher::add_key(ExpertKey key) {
 
 void Prefetcher::expect_next(Step& step, const LayerWeights& layer, const Batch& batch) {
   const size_t n_tokens = batch.tokens.size();
-  if (nothing_to_read() || options_.mode == PrefetchOptions::Mode::Off) return;
+  if (options_.mode == PrefetchOptions::Mode::Off) return;
   const uint32_t number = number_[layer.index];
+  const bool is_last = number + 1 == sparse_.size();
+  // Fewer picks than twice the experts leave a part of the layer untouched: not worth reading all of it.
+  const bool wants_all = batch.sweeps() && n_tokens * config_.moe.top_k >= 2 * config_.moe.n_experts;
+  if (wants_all && !is_last) backend_.expect(step, *sparse_[number + 1]);
+  if (nothing_to_read()) return;
   if (n_tokens <= kGuessTokens) {
     predictor_.chosen(number, backend_.chosen(step));
     count_right(layer, backend_.chosen(step));
   }
-  if (number + 1 == sparse_.size()) return;
-  // Fewer picks than twice the experts leave a part of the layer untouched: not worth reading all of it.
-  if (batch.sweeps() && n_tokens * config_.moe.top_k >= 2 * config_.moe.n_experts) {
+  if (is_last) return;
+  if (wants_all) {
     keys_.clear();
     for (uint64_t e = 0; e < config_.moe.n_experts; ++e) add_key({sparse_[number + 1]->index, e});
     store_.expect(keys_, ExpertStore::Use::Sweep);

@@ -262,6 +262,17 @@ ExpertStore::Lease ExpertStore::lease(ExpertKey key) {
   return std::move(one.front());
 }
 
+std::optional<ExpertStore::Lease> ExpertStore::lease_if_here(ExpertKey key) {
+  const std::lock_guard lock(mutex_);
+  Slot* slot = where(key);
+  if (!slot || slot->state != Slot::State::Ready) return std::nullopt;
+  ++stats_.hits;
+  if (slot->guessed) ++stats_.prefetch_useful;
+  slot->guessed = slot->expected = false;
+  ++slot->pins;
+  return Lease(*this, *slot);
+}
+
 void ExpertStore::load_all() {
   if (!holds_all_) return;
   std::vector<ExpertKey> keys;
