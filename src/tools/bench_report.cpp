@@ -126,6 +126,9 @@ void print_budget(const BudgetResult& b) {
         "tiers    {} experts found on the GPU, {} copied to it at up to {:.1f} GB/s, {} computed by the "
         "processor at {:.1f} GB/s\n",
         d.found, d.copied, d.copy_bytes_per_s / 1e9, d.computed, d.host_bytes_per_s / 1e9);
+  if (const DeviceTierStats& d = r.device; d.ahead + d.unused > 0)
+    fmt::print("         {} of the copies were begun before the choice, and {} others for nothing\n", d.ahead,
+               d.unused);
   if (limits.memory > 0)
     fmt::print("memory   {:.1f} GB/s {}\n", in_gb(limits.memory),
                p.device_bytes ? "of the GPU, read and written" : fmt::format("with {} threads", r.threads));
