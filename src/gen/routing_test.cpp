@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "gen/engine.h"
 #include "support/support.h"
 
@@ -67,6 +68,23 @@ TEST(Routing, FollowsTheSeedAndNotTheSteps) {
     EXPECT_EQ(in_steps, draw(routing, kShape, 2, 20));
     EXPECT_NE(in_steps, draw(*make_route_source(parse_routing(routing), kShape, 2), 2, 20));
     EXPECT_NE(in_steps, draw(routing, kShape, 1, 20));
+  }
+}
+
+// Measurements are compared over time: what a seed has once drawn it draws for ever.
+TEST(Routing, ASeedKeepsItsRoutes) {
+  const std::pair<const char*, const char*> recorded[] = {{"uniform", "6fd364d22d6f2953"},
+                                                          {"zipf:0.5", "bea724e6a533f9e1"},
+                                                          {"zipf:1.2", "3a435ff76834b8cd"},
+                                                          {"zipf:6", "6c8f20599b60dec3"}};
+  for (const auto& [routing, want] : recorded) {
+    const auto source = make_route_source(parse_routing(routing), kShape, 7);
+    std::vector<uint32_t> all;
+    for (uint64_t layer = 0; layer < kShape.n_layers; ++layer) {
+      const std::vector<uint32_t> ids = draw(*source, layer, 2000);
+      all.insert(all.end(), ids.begin(), ids.end());
+    }
+    EXPECT_EQ(to_hex(xxh3(std::as_bytes(std::span(all)))), want) << routing;
   }
 }
 
