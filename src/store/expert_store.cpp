@@ -40,7 +40,7 @@ struct ExpertStore::Slot {
   std::optional<std::list<Slot*>::iterator>
       cold;  // where it is in the class's list, unless the policy has it
   Clock::time_point begun;
-  std::optional<Hasher> hasher;  // of what has arrived; the loader's thread alone uses it
+  std::optional<Hasher> hasher;  // of what has arrived; only the loader's calls use it
 };
 
 struct ExpertStore::SlotClass {

@@ -174,7 +174,7 @@ class ExpertStore {
   void give_up_on(Demand& demand);
   void stall(Demand& demand, std::unique_lock<std::mutex>& lock);
 
-  void loaded(uint64_t tag, const LoadResult& result);  // on the loader's thread
+  void loaded(uint64_t tag, const LoadResult& result);  // on a thread of the loader
   Error load_error(const Slot& slot, const LoadResult& result) const;
 
   const Package& package_;
@@ -192,7 +192,7 @@ class ExpertStore {
   Use guess_use_ = Use::Decode;
   StoreStats stats_;
   const ReadQueue* registered_ = nullptr;  // the loader's
-  std::unique_ptr<Loader> loader_;         // last: its thread ends before what it writes to
+  std::unique_ptr<Loader> loader_;         // last: its threads end before what they write to
 };
 
 }  // namespace moeflux

@@ -10,6 +10,10 @@ namespace {
 
 constexpr uint64_t kBlock = 4096;
 constexpr std::chrono::milliseconds kTurn{5};  // how long new loads may wait behind reads that do not return
+// Threads beside the reading one, which tells of what arrives itself while that is one piece at a time: it is
+// awake, and another would have to be woken. Records that arrive together, as the last ones of a burst do,
+// are told of by several.
+constexpr size_t kHelpers = 2;
 
 }  // namespace
 
@@ -20,7 +24,8 @@ Loader::Loader(std::unique_ptr<ReadQueue> queue, const ReadSettings& settings, A
       queue_(std::move(queue)),
       in_flight_(queue_->depth()) {
   for (size_t i = 0; i < queue_->depth(); ++i) free_tags_.push_back(i);
-  thread_ = std::jthread([this] { serve(); });
+  for (size_t i = 0; i < kHelpers; ++i) threads_.emplace_back([this] { help(); });
+  threads_.emplace_back([this] { serve(); });
 }
 
 Loader::~Loader() {
@@ -29,6 +34,7 @@ Loader::~Loader() {
     stop_ = true;
   }
   wake_.notify_all();
+  to_tell_.notify_all();
 }
 
 void Loader::start(uint64_t tag, const Load& load, Urgency urgency) {
@@ -77,38 +83,62 @@ void Loader::abandon(uint64_t tag) {
 
 void Loader::serve() {
   std::vector<ReadDone> done(in_flight_.size());
+  std::unique_lock lock(mutex_);
   for (;;) {
-    bool reading = false;
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] {
-        return stop_ || !demand_.empty() || !guesses_.empty() || !events_.empty() || !rests_.empty() ||
-               free_tags_.size() < in_flight_.size();
-      });
-      if (stop_) {
-        demand_.clear();
-        guesses_.clear();
-        rests_.clear();
-        if (free_tags_.size() == in_flight_.size()) return;
-      }
-      fill_requests();
-      reading = free_tags_.size() < in_flight_.size();
+    wake_.wait(lock, [&] {
+      return stop_ || !demand_.empty() || !guesses_.empty() || !rests_.empty() || can_tell() ||
+             free_tags_.size() < in_flight_.size();
+    });
+    if (stop_) {
+      demand_.clear();
+      guesses_.clear();
+      rests_.clear();
+      if (free_tags_.size() == in_flight_.size()) return;
     }
+    fill_requests();
+    const bool reading = free_tags_.size() < in_flight_.size();
+    const auto limit = can_tell() ? std::chrono::milliseconds(0) : kTurn;
+    lock.unlock();
     if (!requests_.empty()) {
       check(queue_->submit(requests_) == requests_.size(), "room for as many reads as the queue is deep");
       requests_.clear();
     }
-    if (reading) {
-      const size_t n = queue_->wait(done, events_.empty() ? kTurn : std::chrono::milliseconds(0));
-      const std::lock_guard lock(mutex_);
-      for (const ReadDone& d : std::span(done).first(n)) handle(d);
-    }
-    if (!events_.empty()) {  // one at a time: checking bytes must not let the queue run dry
-      const Event event = events_.front();
-      events_.pop_front();
-      event.result ? done_(event.tag, *event.result) : arrived_(event.tag, event.bytes);
-    }
+    const size_t n = reading ? queue_->wait(done, limit) : 0;
+    lock.lock();
+    for (const ReadDone& d : std::span(done).first(n)) handle(d);
+    // A piece at a time: checking bytes must not let the queue run dry.
+    if (can_tell()) tell_one(settings_.piece_bytes, lock);
   }
+}
+
+void Loader::help() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    to_tell_.wait(lock, [&] { return stop_ || can_tell(); });
+    if (stop_) return;
+    tell_one(SIZE_MAX, lock);
+  }
+}
+
+// The first event of a load that nobody is telling of.
+std::deque<Loader::Event>::iterator Loader::next_event() {
+  return std::ranges::find_if(events_, [&](const Event& e) { return !being_told_.contains(e.tag); });
+}
+
+void Loader::tell_one(size_t most_bytes, std::unique_lock<std::mutex>& lock) {
+  const auto it = next_event();
+  Event event = *it;
+  if (event.bytes.size() > most_bytes) {
+    event.bytes = event.bytes.first(most_bytes);
+    it->bytes = it->bytes.subspan(most_bytes);
+  } else {
+    events_.erase(it);
+  }
+  being_told_.insert(event.tag);
+  lock.unlock();
+  event.result ? done_(event.tag, *event.result) : arrived_(event.tag, event.bytes);
+  lock.lock();
+  being_told_.erase(event.tag);
 }
 
 void Loader::fill_requests() {
@@ -185,7 +215,13 @@ void Loader::piece_is_here(const Piece& piece, State& s) {
   if (s.in_order == from) return;
   const uint64_t begin = piece_of(s.load.into.size(), settings_.piece_bytes, from).begin;
   const uint64_t end = piece_of(s.load.into.size(), settings_.piece_bytes, s.in_order - 1).end;
-  events_.push_back({piece.tag, s.load.into.subspan(begin, end - begin), {}});
+  add_event({piece.tag, s.load.into.subspan(begin, end - begin), {}});
+}
+
+void Loader::add_event(const Event& event) {
+  const bool others = !events_.empty() && events_.back().tag != event.tag;
+  events_.push_back(event);
+  if (others) to_tell_.notify_one();
 }
 
 void Loader::finish_if_complete(uint64_t tag, State& s) {
@@ -193,7 +229,7 @@ void Loader::finish_if_complete(uint64_t tag, State& s) {
   if (s.pieces_left > 0 && s.result.ok()) s.result.err = ECANCELED;
   std::erase(demand_, tag);
   std::erase(guesses_, tag);
-  events_.push_back({tag, {}, s.result});
+  add_event({tag, {}, s.result});
   loads_.erase(tag);
 }
 

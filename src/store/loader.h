@@ -1,10 +1,13 @@
 // Brings records from files into memory: one thread that keeps a read queue full with the pieces of all
-// records that are wanted. What is needed now goes before what is only guessed; a guess of which nothing has
-// been asked of the drive can be taken back. Short reads are resumed. It knows nothing of experts or slots.
+// records that are wanted, and others that help it to tell what has arrived. What is needed now goes before
+// what is only guessed; a guess of which nothing has been asked of the drive can be taken back. Short reads
+// are resumed. It knows nothing of experts or slots.
 //
-// start, promote and cancel may be called by any thread. On the loader's thread, with no lock held, `arrived`
-// is called with a load's bytes, in order, as soon as what is before them has arrived as well, and `done`
-// once for each load that is not cancelled, when no read of it is in flight any more.
+// start, promote and cancel may be called by any thread. On threads of the loader, with no lock held,
+// `arrived` is called with a load's bytes, in order, as soon as what is before them has arrived as well, and
+// `done` once for each load that is not cancelled, when no read of it is in flight any more. Calls for one
+// load follow each other, those for several loads may run at the same time. They should be short: one of the
+// threads is the one that reads.
 #pragma once
 
 #include <atomic>
@@ -12,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <unordered_map>
 
@@ -73,12 +77,17 @@ class Loader {
   };
 
   void serve();
+  void help();
+  std::deque<Event>::iterator next_event();
+  bool can_tell() { return next_event() != events_.end(); }
+  void tell_one(size_t most_bytes, std::unique_lock<std::mutex>& lock);
   void fill_requests();
   bool next_piece(std::deque<uint64_t>& line, Piece& piece);
   void request(const Piece& piece);
   void handle(const ReadDone& done);
   void piece_is_here(const Piece& piece, State& state);
   void finish_if_complete(uint64_t tag, State& state);
+  void add_event(const Event& event);
 
   const ReadSettings settings_;
   const Arrived arrived_;
@@ -87,19 +96,20 @@ class Loader {
   std::atomic<uint64_t> bytes_arrived_ = 0;
 
   std::mutex mutex_;  // guards the following
-  std::condition_variable wake_;
+  std::condition_variable wake_, to_tell_;
   std::unordered_map<uint64_t, State> loads_;
   std::deque<uint64_t> demand_, guesses_;  // loads with pieces that have not been asked for
   bool started_ = false;                   // loads since the last go
+  std::deque<Event> events_;               // to be told
+  std::set<uint64_t> being_told_;          // loads
   bool stop_ = false;
 
-  // Of the loader's thread alone.
+  // Of the reading thread alone.
   std::vector<Piece> in_flight_;  // by request tag
   std::vector<size_t> free_tags_;
   std::deque<Piece> rests_;  // of reads that came back short
   std::vector<ReadRequest> requests_;
-  std::deque<Event> events_;
-  std::jthread thread_;
+  std::vector<std::jthread> threads_;
 };
 
 }  // namespace moeflux
