@@ -337,6 +337,40 @@ TEST_F(ChangingPackage, AReplacedFileServesFromTheOpenOne) {
   EXPECT_TRUE(right(store.lease(keys_[6])));
 }
 
+// Nothing is read or waited for, and the slot stays where it is for as long as the lease lives.
+TEST_F(ExpertStoreTest, LeasesWhatIsHere) {
+  ExpertStore store(package_, with_faults(options(2), {}));
+  EXPECT_FALSE(store.lease_if_here(keys_[0]));
+  EXPECT_EQ(store.stats().reads + store.stats().asked(), 0u);
+  store.lease(keys_[0]);
+  const uint64_t hits = store.stats().hits;
+  {
+    const std::optional<ExpertStore::Lease> here = store.lease_if_here(keys_[0]);
+    ASSERT_TRUE(here);
+    EXPECT_EQ(here->key(), keys_[0]);
+    EXPECT_TRUE(right(*here));
+    EXPECT_EQ(store.stats().hits, hits + 1);
+    EXPECT_EQ(take_all(store, std::span(keys_).subspan(1, 6), Use::Sweep).size(), 6u);
+    EXPECT_TRUE(right(*here));
+  }
+  EXPECT_EQ(take_all(store, keys_, Use::Decode).size(), keys_.size());
+
+  // What is on its way is not here yet.
+  queue_->set({.keep_back = [](const ReadRequest&) { return true; }});
+  std::vector<ExpertKey> missing = keys_;
+  store.keep_missing(missing);
+  {
+    ExpertStore::Demand demand(store, std::span(missing).first(1), Use::Decode);
+    while (queue_->kept_back() == 0) std::this_thread::yield();
+    EXPECT_FALSE(store.lease_if_here(missing[0]));
+    queue_->set({});
+    queue_->release();
+    std::vector<ExpertStore::Lease> leases;
+    EXPECT_TRUE(demand.take(leases));
+  }
+  EXPECT_TRUE(store.lease_if_here(missing[0]));
+}
+
 // Many threads ask at once, reads fail and are late, and what arrives is right.
 TEST_F(ExpertStoreTest, ManyThreadsAtOnceThreads) {
   for (const size_t slots : {3, 20}) {
