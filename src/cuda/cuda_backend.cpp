@@ -88,6 +88,7 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
       mtp_memory_(std::make_shared<SequenceMemory>(mtp_, options.kv, stream_.get())),
       copying_(make_timed_event()),
       copied_(make_timed_event()),
+      chosen_there_(make_event()),
       weights_(resident.size(), "resident weights"),
       inv_freq_(model.rope.inv_freq.size() * sizeof(float), "rotary frequencies"),
       counters_(kMostGraphTokens * std::max<size_t>({model.attention.n_heads, model.delta.n_key_heads, 1}) *

@@ -16,6 +16,7 @@ namespace moeflux::cuda {
 namespace {
 
 constexpr size_t kPortion = 16;            // leases that are taken at once, experts that are copied together
+constexpr size_t kMostPortion = 48;        // of a sweep
 constexpr size_t kHostTokens = 8;          // of a step, up to which the processor takes a part of the experts
 constexpr uint64_t kTryAgain = 16;         // divisions of missing experts between attempts
 constexpr size_t kProbeBytes = 64u << 20;  // whose copy is timed
@@ -74,15 +75,37 @@ const std::byte* const* CudaBackend::resident_table(uint64_t layer) {
   return table.as<const std::byte*>();
 }
 
-// Its table is pinned memory, which kernels read where it lies; each portion of a layer has one of its own.
-void CudaBackend::run_portion(const ExpertWork& work, std::span<const ExpertRecord> experts) {
+// [n_experts] records, null but for these. It is pinned memory, which kernels read where it lies. Those of a
+// sweep read it once for every tile of vectors, while the bus is busy: copies_ brings it to them, behind the
+// experts themselves.
+CudaBackend::Table CudaBackend::make_table(std::span<const ExpertRecord> experts, bool sweeps) {
+  Table table;
+  if (!spare_tables_.empty()) {
+    table = std::move(spare_tables_.back());
+    spare_tables_.pop_back();
+  }
+  const size_t bytes = m_.moe.n_experts * sizeof(std::byte*);
+  if (table.host.size() == 0) table.host = PinnedBuffer(bytes, "a table of experts");
+  std::memset(table.host.as<>(), 0, bytes);
+  for (const auto& [e, record] : experts) table.host.as<std::byte*>()[e] = record;
+  table.records = table.host.as<const std::byte*>();
+  if (!sweeps) return table;
+  if (table.device.size() == 0) table.device = DeviceBuffer(bytes, "a table of experts");
+  copy_to(table.device.as<>(), {table.host.as<>(), bytes});
+  table.records = table.device.as<const std::byte*>();
+  return table;
+}
+
+// copied: these are on their way, behind `copies_`.
+void CudaBackend::run_portion(const ExpertWork& work, std::span<const ExpertRecord> experts, bool copied,
+                              bool sweeps) {
   if (experts.empty()) return;
-  if (n_portions_ == tables_of_portions_.size())
-    tables_of_portions_.emplace_back(work.n_experts * sizeof(std::byte*), "a table of experts");
-  const PinnedBuffer& table = tables_of_portions_[n_portions_++];
-  std::memset(table.as<>(), 0, table.size());
-  for (const auto& [e, record] : experts) table.as<std::byte*>()[e] = record;
-  compute_experts(work, table.as<const std::byte*>(), stream_.get());
+  const Table& table = used_tables_.emplace_back(make_table(experts, sweeps));
+  if (copied || sweeps) {
+    check_cuda(cudaEventRecord(copied_.get(), copies_.get()), "the GPU");
+    check_cuda(cudaStreamWaitEvent(stream_.get(), copied_.get()), "the GPU");
+  }
+  compute_experts(work, table.records, stream_.get());
 }
 
 void CudaBackend::copy_to(std::byte* slot, std::span<const std::byte> record) {
@@ -179,33 +202,43 @@ void CudaBackend::wait_until_told() {
     }
 }
 
-// The choice, and the experts' input where the processor may need it, to the host.
-void CudaBackend::read_chosen(CudaStep& s, const LayerWeights& layer) {
-  const bool few = s.n <= kHostTokens;
-  const size_t n_ids = s.n * m_.moe.top_k, n_values = few && host_experts_ ? s.n * m_.d_model : 0,
-               ids_bytes = n_ids * sizeof(uint32_t), values_bytes = n_values * sizeof(float);
-  if (chosen_.size() < values_bytes + ids_bytes) {
-    chosen_ = PinnedBuffer(values_bytes + ids_bytes, "routes");
+bool CudaBackend::takes_part(const CudaStep& s) const { return s.n <= kHostTokens && host_experts_; }
+
+// The choice as the host sees it, behind what the processor may need of the experts' input.
+std::span<uint32_t> CudaBackend::chosen_ids(const CudaStep& s) {
+  const size_t n_ids = s.n * m_.moe.top_k, n_values = takes_part(s) ? s.n * m_.d_model : 0;
+  if (chosen_.size() < n_values * sizeof(float) + n_ids * sizeof(uint32_t)) {
+    chosen_ = PinnedBuffer(n_values * sizeof(float) + n_ids * sizeof(uint32_t), "routes");
     ++moves_.count;
   }
-  const std::span ids(reinterpret_cast<uint32_t*>(chosen_.as<>() + values_bytes), n_ids);
+  return {reinterpret_cast<uint32_t*>(chosen_.as<float>() + n_values), n_ids};
+}
+
+// The choice, and the experts' input where the processor may need it, on their way to the host.
+void CudaBackend::send_chosen(CudaStep& s) {
+  const std::span<uint32_t> ids = chosen_ids(s);
   if (s.layer_mode == CudaStep::Mode::Replay) {
     // is in the graph
-  } else if (few) {
-    publish({s.ids, n_ids, s.h.f, n_values, ids.data(), chosen_.as<float>(), told_.as<uint32_t>(),
-             told_count_.as<uint32_t>()},
+  } else if (s.n <= kHostTokens) {
+    publish({s.ids, ids.size(), s.h.f, takes_part(s) ? s.n * m_.d_model : 0, ids.data(), chosen_.as<float>(),
+             told_.as<uint32_t>(), told_count_.as<uint32_t>()},
             stream_.get());
   } else {
-    check_cuda(cudaMemcpyAsync(ids.data(), s.ids, ids_bytes, cudaMemcpyDeviceToHost, stream_.get()),
+    check_cuda(cudaMemcpyAsync(ids.data(), s.ids, ids.size_bytes(), cudaMemcpyDeviceToHost, stream_.get()),
                "reading routes");
+    check_cuda(cudaEventRecord(chosen_there_.get(), stream_.get()), "the GPU");
   }
   finish_layer(s);
-  if (few)
+}
+
+void CudaBackend::read_chosen(CudaStep& s, const LayerWeights& layer) {
+  const std::span<uint32_t> ids = chosen_ids(s);
+  if (s.n <= kHostTokens)
     wait_until_told();
   else
-    wait();
+    check_cuda(cudaEventSynchronize(chosen_there_.get()), "the GPU");
   if (s.tap.wants("topk_ids")) {
-    if (tell_chosen(s, layer.index, ids)) upload(s.ids, ids.data(), ids_bytes, "changing routes");
+    if (tell_chosen(s, layer.index, ids)) upload(s.ids, ids.data(), ids.size_bytes(), "changing routes");
     tap(s, "topk_weights", layer.index, s.weights, s.n, m_.moe.top_k);
   }
   s.host_ids.assign(ids.begin(), ids.end());
@@ -227,16 +260,23 @@ void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertSto
   const MoeConfig& moe = m_.moe;
   if (holds_all()) return;
   prepare_misses(store);
+  size_t n_before = portions_.size();  // of the layer before
+  const bool comes_ahead = !ahead_.empty(), may_change = s.tap.wants("topk_ids") && !s.tap.late;
+  s.grouped = false;
+  send_chosen(s);
+  if (comes_ahead && !may_change) launch_ahead(s, layer);  // while the choice is on its way to the host
   read_chosen(s, layer);
+  if (comes_ahead && may_change) launch_ahead(s, layer);
   learn_copy_speed();
   in_flight_.clear();  // the device has read what they hold, and the tables and results of the layer before
-  while (!portions_.empty()) release_portion();
-  n_portions_ = n_results_ = 0;
+  for (; n_before > 0; --n_before) release_portion();
+  std::ranges::move(used_tables_, std::back_inserter(spare_tables_));
+  used_tables_.clear();
+  n_results_ = 0;
   s.hits.clear();
   s.next = nullptr;
   std::vector<bool> wanted(moe.n_experts);
   for (const uint32_t id : s.host_ids) wanted[id] = true;
-  const bool are_pinned = !ahead_.empty();
   take_chosen_ahead(wanted);
   const auto use = s.batch.sweeps() ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
   const uint64_t first = manifest_.find_layer(layer.store_layer)->parts.front().offset;
@@ -250,7 +290,7 @@ void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertSto
       continue;
     }
     if (use == ExpertStore::Use::Decode) tier_.use(key);
-    if (!are_pinned) tier_.pin(key);  // others are copied before it is computed
+    tier_.pin(key);  // others are copied before it is computed
     s.hits.push_back({e, slot + first});
   }
   n_hits_ += s.hits.size();
@@ -304,7 +344,7 @@ void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, Expert
     }
     experts(work, resident_table(layer.store_layer), sum, stream_.get());
   } else {
-    group_experts(work, stream_.get());
+    if (!s.grouped) group_experts(work, stream_.get());
     const Elsewhere elsewhere = compute_chosen(s, work, layer, sum);
     combine_experts(work, sum, elsewhere, stream_.get());
     copy_ahead(s, store);
@@ -319,7 +359,9 @@ Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const
                                       ExpertSum& sum) {
   const ExpertLayer& stored = *manifest_.find_layer(layer.store_layer);
   const uint64_t first = stored.parts.front().offset;  // expert_layout counts from there
-  const auto use = s.batch.sweeps() ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
+  const bool sweeps = s.batch.sweeps();
+  const auto use = sweeps ? ExpertStore::Use::Sweep : ExpertStore::Use::Decode;
+  const size_t most = portion_of(s, layer.store_layer);
   const bool divides = s.n <= kHostTokens && s.host_ids.size() <= Elsewhere::kMostPicks;
   Elsewhere elsewhere;
   std::ranges::fill(elsewhere.row, Elsewhere::kNot);
@@ -327,28 +369,25 @@ Elsewhere CudaBackend::compute_chosen(CudaStep& s, const ExpertWork& work, const
   bool begun = false, recorded = false;
   const auto compute = [&] {  // what is on the device or on its way to it
     if (!std::exchange(begun, true)) {
-      run_portion(work, s.hits);
+      run_portion(work, s.hits, false, sweeps);
       add_shared(s, layer, sum);
     }
     if (copied.empty()) return;
     if (std::exchange(recorded, true)) timed_bytes_ = 0;  // the time would be that of several portions
-    check_cuda(cudaEventRecord(copied_.get(), copies_.get()), "the GPU");
-    check_cuda(cudaStreamWaitEvent(stream_.get(), copied_.get()), "the GPU");
-    run_portion(work, copied);
+    run_portion(work, copied, true, sweeps);
     copied.clear();
   };
-  if (s.n_missing == 0 || !ahead_.empty() || !s.demand->any_ready()) compute();
-  compute_ahead(work);
+  if (sweeps || s.n_missing == 0 || !s.demand->any_ready()) compute();
   std::vector<ExpertStore::Lease> leases;
   while (s.n_missing) {
     if (!in_flight_.empty() && !s.demand->any_ready()) {  // others may be waiting for their slots
       check_cuda(cudaStreamSynchronize(copies_.get()), "copying experts");
       in_flight_.clear();
     }
-    s.demand->take(leases, kPortion);
+    s.demand->take(leases, most);
     s.n_missing -= leases.size();
     const size_t n_host = divides ? host_part(leases.size()) : 0, n_copied = leases.size() - n_host;
-    const bool times = !recorded && n_copied > 0 && use == ExpertStore::Use::Decode;
+    const bool times = !recorded && n_copied > 0 && !sweeps;
     if (times) check_cuda(cudaEventRecord(copying_.get(), copies_.get()), "the GPU");
     for (size_t i = 0; i < n_copied; ++i) {
       const ExpertKey key = leases[i].key();
@@ -427,66 +466,84 @@ bool CudaBackend::make_room(uint64_t layer, ExpertStore::Use use) {
 void CudaBackend::forget_failed_step() {
   if (tier_.n_pinned() == 0 && ahead_.empty()) return;
   check_cuda(cudaStreamSynchronize(copies_.get()), "copying experts");
+  in_flight_.clear();
   portions_.clear();
   ahead_.clear();
   tier_.unpin_all();
 }
 
+// A kernel's last blocks leave most of the device idle, which large portions do less often; but while one is
+// computed another has to be copied, and a third one has come before it is needed.
+size_t CudaBackend::portion_of(const CudaStep& s, uint64_t layer) const {
+  return s.batch.sweeps() ? std::clamp(tier_.n_passing(layer) / 3, kPortion, kMostPortion) : kPortion;
+}
+
 // -- experts that are copied before they are chosen
 
 // While this layer is computed, the bus brings the next one's experts, as far as they are in RAM and find a
-// slot. What is there already must not make room for them.
+// slot. What is there already must not make room for them, and is computed with the first of them.
 void CudaBackend::copy_ahead(CudaStep& s, ExpertStore& store) {
   if (!s.next) return;
   const ExpertLayer& stored = *manifest_.find_layer(s.next->store_layer);
+  const uint64_t first = stored.parts.front().offset;
   const auto use = ExpertStore::Use::Sweep;
+  const size_t most = portion_of(s, stored.layer);
   std::vector<ExpertKey> missing;
-  Ahead& there = ahead_.emplace_back();
+  std::vector<ExpertRecord> portion;
   for (uint64_t e = 0; e < stored.n_experts(); ++e) {
     const ExpertKey key{stored.layer, e};
-    if (tier_.find(key))
-      tier_.pin(key), ++there.n_pins;
-    else
+    if (std::byte* slot = tier_.find(key)) {
+      tier_.pin(key);
+      portion.push_back({static_cast<uint32_t>(e), slot + first});
+    } else {
       missing.push_back(key);
+    }
   }
-  for (auto key = missing.begin(); key != missing.end();) {
+  for (auto key = missing.begin();; portion.clear()) {
     Ahead a;
-    for (; key != missing.end() && a.n_pins < kPortion; ++key) {
-      if (!make_room(stored.layer, use)) break;
+    a.n_there = portion.size();
+    for (; key != missing.end() && a.leases.size() < most && make_room(stored.layer, use); ++key) {
       std::optional<ExpertStore::Lease> lease = store.lease_if_here(*key);
       if (!lease) continue;
       std::byte* slot = tier_.place(*key, use);
       tier_.pin(*key);
-      ++a.n_pins;
       copy_to(slot, lease->bytes());
-      a.experts.push_back({static_cast<uint32_t>(key->expert), slot + stored.parts.front().offset});
+      portion.push_back({static_cast<uint32_t>(key->expert), slot + first});
       a.leases.push_back(std::move(*lease));
     }
-    if (a.experts.empty()) break;  // the rest is not in RAM, or finds no slot
+    if (portion.empty()) break;  // the rest is not in RAM, or finds no slot
+    for (const ExpertRecord& r : portion) a.experts.push_back(r.expert);
+    a.table = make_table(portion, true);
     a.copied = take_event();
     check_cuda(cudaEventRecord(a.copied.get(), copies_.get()), "the GPU");
     ahead_.push_back(std::move(a));
   }
 }
 
-// Of what was copied ahead, the chosen ones are computed, and nobody asks for them again.
-void CudaBackend::take_chosen_ahead(std::vector<bool>& wanted) {
+// Of those that nobody has chosen nothing is computed: their tables need not know the choice.
+void CudaBackend::launch_ahead(CudaStep& s, const LayerWeights& layer) {
+  const ExpertWork work = expert_work(s, layer);
+  group_experts(work, stream_.get());
+  s.grouped = true;
   for (Ahead& a : ahead_) {
-    n_unused_ += std::erase_if(a.experts, [&](const ExpertRecord& r) { return !wanted[r.expert]; });
-    n_ahead_ += a.experts.size();
-    for (const ExpertRecord& r : a.experts) wanted[r.expert] = false;
+    check_cuda(cudaStreamWaitEvent(stream_.get(), a.copied.get()), "the GPU");
+    compute_experts(work, a.table.records, stream_.get());
+    end_portion(a.experts.size());
   }
 }
 
-void CudaBackend::compute_ahead(const ExpertWork& work) {
+// What was copied ahead and is launched nobody asks for again.
+void CudaBackend::take_chosen_ahead(std::vector<bool>& wanted) {
   for (Ahead& a : ahead_) {
-    if (a.copied.get()) {
-      check_cuda(cudaStreamWaitEvent(stream_.get(), a.copied.get()), "the GPU");
-      spare_events_.push_back(std::move(a.copied));
+    for (size_t i = 0; i < a.experts.size(); ++i) {
+      const bool chosen = wanted[a.experts[i]], there = i < a.n_there;
+      if (chosen) ++(there ? n_hits_ : n_ahead_);
+      if (!chosen && !there) ++n_unused_;
+      wanted[a.experts[i]] = false;
     }
-    run_portion(work, a.experts);
-    end_portion(a.n_pins);
     for (ExpertStore::Lease& lease : a.leases) in_flight_.push_back(std::move(lease));
+    used_tables_.push_back(std::move(a.table));
+    spare_events_.push_back(std::move(a.copied));
   }
   ahead_.clear();
 }

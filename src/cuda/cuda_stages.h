@@ -72,6 +72,7 @@ struct CudaStep : Step {
   const float* shared_gate = nullptr;  // [n]
   // Where the host steers, of a layer:
   std::vector<uint32_t> host_ids;             // the same as ids
+  bool grouped = false;                       // group_experts has been launched
   std::vector<ExpertRecord> hits;             // chosen experts on the device
   size_t n_missing = 0;                       // chosen experts that are not, and not handed out yet by
   std::optional<ExpertStore::Demand> demand;  // the store
@@ -145,9 +146,14 @@ class CudaBackend : public Backend {
 
   // -- experts
   ExpertWork expert_work(CudaStep& s, const LayerWeights& layer);
-  void run_portion(const ExpertWork& work, std::span<const ExpertRecord> experts);
+  struct Table;
+  Table make_table(std::span<const ExpertRecord> experts, bool sweeps);
+  void run_portion(const ExpertWork& work, std::span<const ExpertRecord> experts, bool copied, bool sweeps);
   const std::byte* const* resident_table(uint64_t layer);
   void prepare_misses(ExpertStore& store);
+  std::span<uint32_t> chosen_ids(const CudaStep& s);
+  bool takes_part(const CudaStep& s) const;  // the processor, in the experts of this step
+  void send_chosen(CudaStep& s);
   void read_chosen(CudaStep& s, const LayerWeights& layer);
   void wait_until_told();
   void learn_copy_speed();
@@ -166,7 +172,8 @@ class CudaBackend : public Backend {
   size_t unlisted_pins() const;
   void copy_ahead(CudaStep& s, ExpertStore& store);
   void take_chosen_ahead(std::vector<bool>& wanted);
-  void compute_ahead(const ExpertWork& work);
+  void launch_ahead(CudaStep& s, const LayerWeights& layer);
+  size_t portion_of(const CudaStep& s, uint64_t layer) const;
   void forget_failed_step();
 
   // The same tensor in device memory.
@@ -193,6 +200,7 @@ class CudaBackend : public Backend {
   Stream stream_, copies_;
   const std::shared_ptr<const SequenceMemory> memory_, mtp_memory_;
   Event copying_, copied_;  // with times
+  Event chosen_there_;      // the choice for many tokens has reached the host
   DeviceBuffer weights_, inv_freq_, counters_, mail_;
   VramTier tier_;
   std::map<uint64_t, DeviceBuffer> tables_;  // by layer: [n_experts] records, where all are on the device
@@ -206,11 +214,18 @@ class CudaBackend : public Backend {
     size_t n_pins;  // of the tier
   };
   std::deque<Portion> portions_;  // of this layer, in the order of their pins
-  struct Ahead {                  // experts of the next layer, on their way before they are chosen
+  struct Table {                  // of the experts of a portion
+    PinnedBuffer host;
+    DeviceBuffer device;
+    const std::byte* const* records = nullptr;  // in one of them
+  };
+  std::vector<Table> used_tables_, spare_tables_;  // used: by this layer
+  struct Ahead {  // experts of the next layer, on their way before they are chosen
     Event copied;
-    std::vector<ExpertRecord> experts;
-    std::vector<ExpertStore::Lease> leases;  // until they have been copied
-    size_t n_pins = 0;                       // of the tier, after those of portions_
+    Table table;
+    std::vector<uint32_t> experts;           // each has a pin of the tier, after those of portions_
+    size_t n_there = 0;                      // of them, the first ones, which were on the device before
+    std::vector<ExpertStore::Lease> leases;  // of the others, until they have been copied
   };
   std::vector<Ahead> ahead_;
   std::vector<Event> spare_events_;
@@ -219,8 +234,6 @@ class CudaBackend : public Backend {
   DeviceBuffer told_count_;        // the same, where the device counts
   uint32_t n_told_ = 0;            // and what it must become
   size_t n_results_ = 0;           // rows of results_ in this layer
-  std::vector<PinnedBuffer> tables_of_portions_;
-  size_t n_portions_ = 0;  // of this layer
   double copy_bytes_per_s_ = 0, host_bytes_per_s_ = 0;
   uint64_t timed_bytes_ = 0;  // copied between copying_ and copied_; 0: nothing is being timed
   uint64_t n_divisions_ = 0;

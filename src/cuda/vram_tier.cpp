@@ -93,6 +93,11 @@ size_t VramTier::n_slots() const {
   return sum;
 }
 
+size_t VramTier::n_passing(uint64_t index) const {
+  const Class& c = *layer(index).cls;
+  return c.slots.size() - c.n_kept;
+}
+
 std::byte* VramTier::find(ExpertKey key) const {
   const Layer& l = layer(key.layer);
   const uint32_t slot = l.cls->where[l.first + key.expert];

@@ -24,6 +24,7 @@ class VramTier {
 
   bool holds_all() const { return holds_all_; }  // has a slot for every expert
   size_t n_slots() const;
+  size_t n_passing(uint64_t layer) const;  // slots that sweeps fill, in the class of this layer's experts
   uint64_t n_loaded() const { return n_loaded_; }
   uint64_t n_experts() const { return n_experts_; }
 
