@@ -197,5 +197,90 @@ TEST(StreamingCache, APromptReadsEachExpertAtMostOncePerChunk) {
   }
 }
 
+// Experts of three tiers, where there is a GPU.
+class StreamingGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (test::with_gpu({}).empty()) GTEST_SKIP() << "there is no GPU";
+  }
+  static EngineOptions tiers(double vram, double ram, PrefetchOptions::Mode ahead) {
+    EngineOptions o = streaming(package(), ram);
+    o.backend = "cuda";
+    o.vram = std::max(ExpertStore::least_budget(Package(package()).manifest()),
+                      static_cast<uint64_t>(vram * static_cast<double>(expert_bytes(package()))));
+    o.prefetch.mode = ahead;
+    return o;
+  }
+  static const fs::path& package() { return test::golden_package("qwen3_moe"); }
+};
+
+TEST_F(StreamingGpu, SameBitsWithAndWithoutCopiesAhead) {
+  using Mode = PrefetchOptions::Mode;
+  const std::vector<float> want = logits_of(package(), tiers(1, 1, Mode::Off));
+  for (const double vram : {0.0, 0.1, 0.4, 0.9})
+    for (const double ram : {0.0, 0.3, 1.0})
+      for (const Mode mode : {Mode::Off, Mode::On})
+        for (const size_t chunk : {512, 40}) {
+          EngineOptions o = tiers(vram, ram, mode);
+          o.chunk = chunk;
+          Engine engine(package(), o);
+          engine.load_experts();
+          for (int round = 0; round < 2; ++round)
+            ASSERT_EQ(logits_of(engine), want) << vram << " on the GPU, " << ram << " in RAM, " << chunk;
+          const DeviceTierStats d = engine.device_tier();
+          EXPECT_TRUE(mode == Mode::On || d.ahead + d.unused == 0);
+          EXPECT_TRUE(mode == Mode::Off || ram < 1 || d.ahead > 0);
+        }
+}
+
+TEST_F(StreamingGpu, CopiesAheadLeaveWhatDecodingUses) {
+  Engine engine(package(), tiers(0.5, 1, PrefetchOptions::Mode::On));
+  engine.load_experts();
+  const auto decode = [&] {
+    const auto sequence = engine.make_sequence();
+    const uint64_t before = engine.device_tier().found;
+    for (Token t = 0; t < 20; ++t) engine.eval(*sequence, std::vector<Token>{17});
+    return engine.device_tier().found - before;
+  };
+  decode();
+  const uint64_t warm = decode();
+  const auto sequence = engine.make_sequence();
+  engine.eval(*sequence, prompt(100));
+  EXPECT_GT(engine.device_tier().ahead, 0u);
+  EXPECT_GE(decode() + 2, warm);  // what passed through the other slots may have been found there
+}
+
+// Slots that a failed step had pinned, on the device or in RAM, would be missing sooner or later: there are
+// few of them here.
+TEST_F(StreamingGpu, AStepThatEndsEarlyLeavesNothingPinned) {
+  EngineOptions o = tiers(0.1, 0.3, PrefetchOptions::Mode::On);
+  FaultyQueue* queue = nullptr;
+  test::read_with_faults(o, queue);
+  Engine engine(package(), o);
+  const std::vector<float> want = logits_of(engine);
+  struct Cancelled {};
+  for (uint64_t n = 0; n < 60; ++n) {
+    const auto sequence = engine.make_sequence();
+    const uint64_t last = n % engine.config().n_layers();
+    const Tap cancels{.call = [&](const TapTensor& t) -> bool {
+                        if (t.layer == last) throw Cancelled();
+                        return false;
+                      },
+                      .only_routes = true,
+                      .late = n % 4 == 1};
+    if (n % 2) {
+      EXPECT_THROW(engine.eval(*sequence, prompt(70), 1, cancels), Cancelled);
+      continue;
+    }
+    queue->set({.error = [countdown = n](const ReadRequest&) mutable { return countdown-- > 0 ? 0 : EIO; }});
+    try {
+      engine.eval(*sequence, prompt(70));  // with all that it needs in memory it may succeed
+    } catch (const Error&) {
+    }
+    queue->set({});
+  }
+  EXPECT_EQ(logits_of(engine), want);
+}
+
 }  // namespace
 }  // namespace moeflux
