@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "gen/machine.h"
 
 namespace moeflux {
 namespace {
@@ -18,9 +20,15 @@ using Clock = std::chrono::steady_clock;
 // routes some slots may never be filled.
 constexpr uint64_t kLeastWarmup = 16, kMostWarmup = 128;
 
-Rate rate_of(std::vector<double> v) {
+constexpr uint64_t kTellsMemorySpeed = 256u << 20;  // of weights: several times what caches hold
+
+double median(std::vector<double> v) {
   std::ranges::sort(v);
-  return {v[v.size() / 2], v.front(), v.back()};
+  return v.empty() ? 0 : v[v.size() / 2];
+}
+
+Rate rate_of(const std::vector<double>& v) {
+  return {median(v), *std::ranges::min_element(v), *std::ranges::max_element(v)};
 }
 
 std::vector<Token> random_tokens(size_t n, uint64_t vocab, uint64_t seed) {
@@ -171,15 +179,23 @@ class Meter {
     rates_.push_back(static_cast<double>(tokens) / seconds);
   }
 
+  // The memory's speed right before and after the last repetition.
+  void add_memory(double before, double after) {
+    speeds_.push_back((before + after) / 2);
+    per_byte_.push_back(rates_.back() / speeds_.back());
+  }
+
   Measured result() const {
     Measured m = sum_;
     m.rate = rate_of(rates_);
+    m.memory_bytes_per_s = median(speeds_);
+    m.tokens_per_byte = median(per_byte_);
     return m;
   }
 
  private:
   Measured sum_;
-  std::vector<double> rates_;
+  std::vector<double> rates_, speeds_, per_byte_;
 };
 
 class Bench {
@@ -242,15 +258,25 @@ class Bench {
       result_.prefill = meter.result();
     }
     if (request_.generate) fill_slots(*subject);
+    WorkerPool readers(result_.threads);
+    const Ops& ops = choose_ops(request_.engine.isa);
+    const std::span<const std::byte> weights = subject->engine().resident_memory();
+    const bool tell = result_.in_memory && !result_.plan.device_bytes && weights.size() >= kTellsMemorySpeed;
+    const auto memory_speed = [&] { return tell ? read_bytes_per_s(ops, readers, weights) : 0; };
     for (const uint64_t depth : decode_depths()) {
       Meter meter(depth, request_.generate, request_.sequences);
       const Sequences sequences = sequences_at(*subject, depth);
       const std::vector<Token> tokens = new_text(*subject, 9);
       const uint64_t steps = request_.generate, n = request_.sequences,
                      parts = std::min(request_.repeat, std::max<uint64_t>(1, steps / 4));
+      double before = memory_speed();
       for (uint64_t part = 0; part < parts; ++part) {
         const uint64_t from = part * steps / parts, to = (part + 1) * steps / parts;
         decode(*subject, sequences, std::span(tokens).subspan(from * n, (to - from) * n), meter);
+        if (tell) {
+          const double after = memory_speed();
+          meter.add_memory(std::exchange(before, after), after);
+        }
       }
       result_.decode.push_back(meter.result());
     }

@@ -43,6 +43,10 @@ struct Measured {
   Rate rate;
   StoreStats store;                   // what the store did meanwhile
   uint64_t touched_expert_bytes = 0;  // of the experts that were needed, each once per step
+  // How fast the weights could be read between repetitions, and the tokens per byte read at the speed right
+  // before and after each repetition: medians; 0: not measured. Memory that others use as well changes its
+  // speed within seconds.
+  double memory_bytes_per_s = 0, tokens_per_byte = 0;
 
   double per_token(double amount) const { return tokens ? amount / static_cast<double>(tokens) : 0.0; }
   double stall_share() const { return seconds > 0 ? store.stall_s / seconds : 0.0; }

@@ -7,7 +7,6 @@
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/memory.h"
-#include "cpu/worker_pool.h"
 #include "cuda/cuda_backend.h"
 
 namespace moeflux {
@@ -58,6 +57,14 @@ MachineLimits measure_machine(const Ops& ops, size_t threads) {
   for (int i = 0; i < kRegions; ++i) pool.run(threads, [](size_t, size_t) {});
   m.region_us = seconds_since(start) * 1e6 / kRegions;
   return m;
+}
+
+double read_bytes_per_s(const Ops& ops, WorkerPool& pool, std::span<const std::byte> memory) {
+  constexpr int kRounds = 3;
+  const size_t each = memory.size() / pool.size() / 64 * 64;
+  const double s =
+      best_seconds(pool, kRounds, [&](size_t i) { ops.read_memory(memory.data() + i * each, each); });
+  return static_cast<double>(pool.size() * each) / s;
 }
 
 double device_memory_bytes_per_s() { return measure_cuda_memory(); }

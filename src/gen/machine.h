@@ -3,6 +3,9 @@
 
 #include <cstddef>
 
+#include <span>
+
+#include "cpu/worker_pool.h"
 #include "ops/ops.h"
 
 namespace moeflux {
@@ -18,5 +21,7 @@ struct MachineLimits {
 // Takes about two seconds and 512 MiB per thread, less where half of the available memory is less.
 double device_memory_bytes_per_s();  // of the GPU; throws Error{Device | Unsupported} where there is none
 MachineLimits measure_machine(const Ops& ops, size_t threads);
+// How fast all threads of the pool read this memory, which should be much more than the caches hold.
+double read_bytes_per_s(const Ops& ops, WorkerPool& pool, std::span<const std::byte> memory);
 
 }  // namespace moeflux

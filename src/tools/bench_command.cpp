@@ -81,7 +81,8 @@ void print_json(const BenchArguments& o, const std::vector<BudgetResult>& all) {
 BenchLimits measure_limits(const BenchArguments& o, const Package& package, const BenchResult& result) {
   BenchLimits limits;
   if (result.read_experts()) limits.drive = drive_bytes_per_s(package, result.reads);
-  if (!result.decode.empty())
+  if (!result.decode.empty()) limits.memory = result.decode.front().memory_bytes_per_s;
+  if (!result.decode.empty() && limits.memory == 0)
     limits.memory = result.plan.device_bytes ? device_memory_bytes_per_s()
                                              : machine_limits(o, result.threads).memory_bytes_per_s;
   return limits;

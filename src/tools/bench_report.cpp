@@ -78,12 +78,17 @@ Json to_json(const Measured& m, const BenchLimits& limits) {
           {"failed_reads", s.failed}};
 }
 
+// Of the memory's speed while the tokens were decoded, where that was measured.
+double memory_share(const BenchResult& r, const Measured& d, const BenchLimits& limits) {
+  return r.token_bytes(d) * (d.tokens_per_byte > 0 ? d.tokens_per_byte : d.rate.median / limits.memory);
+}
+
 Json decode_json(const BenchResult& r, const Measured& d, const BenchLimits& limits) {
   Json out = to_json(d, limits);
   const double limit = limit_of(r, d, limits), bytes = r.token_bytes(d);
   out["token_bytes"] = bytes;
   out["bytes_per_second"] = d.rate.median * bytes;
-  out["memory_share"] = d.rate.median * bytes / limits.memory;
+  out["memory_share"] = memory_share(r, d, limits);
   out["limit_tokens_per_second"] = limit;
   out["limit_share"] = d.rate.median / limit;
   return out;
@@ -114,8 +119,9 @@ void print_budget(const BudgetResult& b) {
     const std::string together = d.sequences > 1 ? fmt::format(", {} texts together", d.sequences) : "";
     print_rate("decode", d, fmt::format("{}; {:.1f} GB/s", together, in_gb(bandwidth)));
     if (r.in_memory) {
-      fmt::print("         {:.0f} % of the {:.1f} GB/s that {} can read\n", 100 * bandwidth / limits.memory,
-                 in_gb(limits.memory), p.device_bytes ? "the GPU" : fmt::format("{} threads", r.threads));
+      fmt::print("         {:.0f} % of the {:.1f} GB/s that {} can read\n", 100 * memory_share(r, d, limits),
+                 in_gb(d.memory_bytes_per_s > 0 ? d.memory_bytes_per_s : limits.memory),
+                 p.device_bytes ? "the GPU" : fmt::format("{} threads", r.threads));
     } else {
       print_store(d, limits);
       print_limit(r, d, limits);
