@@ -191,6 +191,13 @@ constexpr size_t kFastRows = 4;      // row blocks per pass, of many vectors: on
 constexpr size_t kFastVectors = 16;  // vectors per pass: their chains stay in the first cache
 
 constexpr size_t kPrefetchTiles = 8;
+// With so few vectors the processor's own prefetchers do better alone. Processors with bf16 pairs but no
+// tiles are AMD's since Zen 4.
+#if MOEFLUX_PAIRS && !MOEFLUX_TILES
+constexpr size_t kMostUnaided = 2;
+#else
+constexpr size_t kMostUnaided = 0;
+#endif
 constexpr size_t kFewVectors = 4;  // for which AMX tiles do not pay
 #if MOEFLUX_TILES
 constexpr size_t kMostInRegisters = smaller(kMostFew, kFewVectors);
@@ -209,9 +216,29 @@ struct FastBlock {  // R row blocks and n vectors of a product
 };
 
 // A row block is a short stream, and the next one follows it in memory: hardware prefetchers stop at pages.
-inline void prefetch_tiles(const FastBlock& b) {
-  for (size_t l = 0; l < b.m.tile_bytes; l += 64)
-    __builtin_prefetch(b.tile[0] + kPrefetchTiles * b.m.tile_bytes + l);
+template <size_t Vectors>
+inline void prefetch_tiles(const Tiles& m, const uint8_t* tile) {
+  if constexpr (Vectors <= kMostUnaided) return;
+  for (size_t l = 0; l < m.tile_bytes; l += 64) __builtin_prefetch(tile + kPrefetchTiles * m.tile_bytes + l);
+}
+
+// c + the products of one span.
+template <Kind K, bool Halves>
+inline F add_span(const Tiles& m, const uint8_t* tile, size_t in, const int8_t* q, const SpanScale& x, F c) {
+  const uint8_t* codes[] = {tile + in * m.span_bytes};
+  I low[1], high[1];
+  dot_tiles<K, 1>(codes, q, low, high);
+  const F xs = set(x.xs);
+  const I low_offset = set_i(kCodeOffset<K> * x.sum[0]), high_offset = set_i(kCodeOffset<K> * x.sum[1]);
+  Scales w;
+  load_scales<K, Halves>(m, tile, in, w);
+  if constexpr (Halves) {
+    c = add_group<K>(c, low[0], w.scale[0], w.bias[0], xs, set(x.xb_half[0]), low_offset);
+    return add_group<K>(c, high[0], w.scale[1], w.bias[1], xs, set(x.xb_half[1]), high_offset);
+  } else {
+    return add_group<K>(c, add_i(low[0], high[0]), w.scale[0], w.bias[0], xs, set(x.xb),
+                        add_i(low_offset, high_offset));
+  }
 }
 
 // A single vector and row block: weights are met once, so everything stays in registers. One stream of
@@ -219,35 +246,25 @@ inline void prefetch_tiles(const FastBlock& b) {
 template <Kind K, bool Halves>
 inline void fast_vector(FastBlock& b) {
   const Tiles& m = b.m;
-  alignas(64) float c[8][16];
-  for (size_t k = 0; k < 8; ++k) store(c[k], zero());
-  const size_t spans = (m.cols + 63) / 64;
-  for (size_t s = 0; s < spans;) {
-    for (size_t in = 0; in < m.tile_spans && s < spans; ++in, ++s) {
-      const uint8_t* codes[] = {b.tile[0] + in * m.span_bytes};
-      I low[1], high[1];
-      prefetch_tiles(b);
-      dot_tiles<K, 1>(codes, b.x.q + (s * b.x.n + b.at[0]) * 64, low, high);
-      const SpanScale& x = b.x.scale[s * b.x.n + b.at[0]];
-      const F xs = set(x.xs);
-      const I low_offset = set_i(kCodeOffset<K> * x.sum[0]), high_offset = set_i(kCodeOffset<K> * x.sum[1]);
-      Scales w;
-      load_scales<K, Halves>(m, b.tile[0], in, w);
-      F chain = load(c[s & 7]);
-      if constexpr (Halves) {
-        chain = add_group<K>(chain, low[0], w.scale[0], w.bias[0], xs, set(x.xb_half[0]), low_offset);
-        chain = add_group<K>(chain, high[0], w.scale[1], w.bias[1], xs, set(x.xb_half[1]), high_offset);
-      } else {
-        chain = add_group<K>(chain, add_i(low[0], high[0]), w.scale[0], w.bias[0], xs, set(x.xb),
-                             add_i(low_offset, high_offset));
-      }
-      store(c[s & 7], chain);
+  F c[8];
+#pragma GCC unroll 8
+  for (F& chain : c) chain = zero();
+  const uint8_t* tile = b.tile[0];
+  const int8_t* q = b.x.q + b.at[0] * 64;
+  const SpanScale* x = b.x.scale + b.at[0];
+  size_t in = 0;
+  for (size_t left = (m.cols + 63) / 64; left > 0; left -= smaller(left, 8)) {
+#pragma GCC unroll 8
+    for (size_t k = 0; k < 8; ++k) {
+      if (k >= left) break;
+      prefetch_tiles<1>(m, tile);
+      c[k] = add_span<K, Halves>(m, tile, in, q, *x, c[k]);
+      q += b.x.n * 64;
+      x += b.x.n;
+      if (++in == m.tile_spans) in = 0, tile += m.tile_bytes;
     }
-    b.tile[0] += m.tile_bytes;
   }
-  F chains[8];
-  for (size_t k = 0; k < 8; ++k) chains[k] = load(c[k]);
-  store_n(b.out[0], b.rows[0], sum_chains(chains));
+  store_n(b.out[0], b.rows[0], sum_chains(c));
 }
 
 // Unpacked codes of line j of a span, of 16.
@@ -274,7 +291,7 @@ inline void fast_few(FastBlock& b) {
   const size_t spans = (m.cols + 63) / 64;
   for (size_t s = 0; s < spans;) {
     for (size_t in = 0; in < m.tile_spans && s < spans; ++in, ++s) {
-      prefetch_tiles(b);
+      prefetch_tiles<T>(m, b.tile[0]);
       const uint8_t* codes = b.tile[0] + in * m.span_bytes;
       const int8_t* q = b.x.q + s * b.x.n * 64;
       const SpanScale* scales = b.x.scale + s * b.x.n;
