@@ -6,7 +6,7 @@ namespace moeflux {
 namespace {
 
 constexpr size_t kItemVectors = 128;  // their int8 form and a row block's weights fit in the second cache
-constexpr size_t kGateVectors = 32;   // gate and up results of an item on the stack
+constexpr size_t kGateBlocks = 128;   // row blocks times vectors: gate and up results of an item on the stack
 constexpr size_t kWorthForking = 1 << 16;  // multiply-adds: a microsecond or two
 constexpr size_t kSpanBlocks = 64 / kTileRows;
 constexpr size_t kFewVectors = 8;  // with which weights are met once: memory is the limit
@@ -24,12 +24,12 @@ void Products::quantise(const Panel& panel) const {
 }
 
 // Row blocks in pieces of per_item, vectors in pieces of kItemVectors.
-void Products::cut(size_t product, size_t first_block, size_t blocks, size_t n, size_t per_item) {
+void Products::cut(size_t product, size_t first_block, size_t blocks, size_t n, size_t per_item, bool alone) {
   for (size_t b = 0; b < blocks; b += per_item)
     for (size_t t = 0; t < n; t += kItemVectors)
       items_.push_back({static_cast<uint32_t>(product), static_cast<uint32_t>(first_block + b),
                         static_cast<uint32_t>(std::min(per_item, blocks - b)), static_cast<uint32_t>(t),
-                        static_cast<uint32_t>(std::min(kItemVectors, n - t))});
+                        static_cast<uint32_t>(std::min(kItemVectors, n - t)), alone});
 }
 
 // Each thread goes through a part of the items from one end to the other, so that what it fetches ahead is
@@ -42,13 +42,23 @@ void Products::divide() {
   }
 }
 
-const Products::Item& Products::take(size_t worker) {
-  for (size_t i = worker;; i = (i + 1) % parts_.size()) {  // as many are taken as there are
-    Part& part = parts_[i];
-    if (part.next.load(std::memory_order_relaxed) >= part.end) continue;
-    if (const size_t item = part.next.fetch_add(1, std::memory_order_relaxed); item < part.end)
-      return items_[item];
+// The next items of a part as one, half of what is left there at most: long streams of weights come faster
+// than short ones, and small pieces at the end let threads end together. False: there are no more.
+bool Products::take(size_t worker, Item& item) {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    Part& part = parts_[(worker + i) % parts_.size()];
+    for (size_t at = part.next.load(std::memory_order_relaxed); at < part.end;) {
+      item = items_[at];
+      size_t next = at + 1;
+      for (const size_t most = at + (part.end - at + 1) / 2; !item.alone && next < most; ++next) {
+        const Item& more = items_[next];
+        if (more.product != item.product || (item.blocks + more.blocks) * item.n > kGateBlocks) break;
+        item.blocks += more.blocks;
+      }
+      if (part.next.compare_exchange_weak(at, next, std::memory_order_relaxed)) return true;
+    }
   }
+  return false;
 }
 
 template <class Fn>
@@ -56,11 +66,15 @@ void Products::each_item(size_t work, Fn fn, const std::function<void()>& first)
   if (work < kWorthForking) {
     if (first) first();
     for (const Item& item : items_) fn(item);
+  } else if (std::ranges::all_of(items_, [](const Item& i) { return i.n <= kFewVectors; })) {
+    divide();
+    const auto all = [&](size_t, size_t worker) {
+      for (Item item; take(worker, item);) fn(item);
+    };
+    pool_.run(parts_.size(), all, first);
   } else {
-    const bool few = std::ranges::all_of(items_, [](const Item& i) { return i.n <= kFewVectors; });
-    if (few) divide();
     pool_.run(
-        items_.size(), [&](size_t i, size_t worker) { fn(few ? take(worker) : items_[i]); }, first);
+        items_.size(), [&](size_t i, size_t) { fn(items_[i]); }, first);
   }
 }
 
@@ -73,7 +87,8 @@ void Products::run(std::span<const Product> products) {
   for (const Product& p : products) total += n_blocks(p);
   const size_t per_item = std::clamp<size_t>(total / (4 * pool_.size()), 1, 4);
   for (size_t i = 0; i < products.size(); ++i)
-    cut(i, products[i].first_row / kTileRows, n_blocks(products[i]), products[i].n, per_item);
+    cut(i, products[i].first_row / kTileRows, n_blocks(products[i]), products[i].n, per_item,
+        products[i].remainder != nullptr);
   size_t work = 0;
   for (const Product& p : products) work += p.row_count() * p.w.cols * p.n;
   each_item(work, [&](const Item& item) { multiply(products[item.product], item); });
@@ -148,26 +163,27 @@ void Products::run(std::span<const GatedProduct> products, const std::function<v
       ops_.quantise(p.hidden.f + t * p.hidden.stride, p.hidden, t);
 }
 
-// 64 rows of gate and up make one span of the hidden vector, which is quantised at once.
+// 64 rows of gate and up make one span of the hidden vector, which is quantised at once. All rows of gate
+// come before those of up: two streams, one after the other.
 void Products::gate(const GatedProduct& p, const Item& item, bool whole_spans) const {
-  alignas(64) float gates[kGateVectors * 64], ups[kGateVectors * 64];
+  alignas(64) float gates[kGateBlocks * kTileRows], ups[kGateBlocks * kTileRows];
   const Linear &gate = p.w->gate, &up = p.w->up;
   const Tiles gate_tiles = tiles_of(gate.w), up_tiles = tiles_of(up.w);
   const size_t row = item.block * kTileRows,
                rows = std::min<size_t>(item.blocks * kTileRows, gate.w.rows - row);
-  const size_t span = row / 64;
+  const size_t span = row / 64, stride = item.blocks * kTileRows, most = kGateBlocks / item.blocks;
   Panel hidden = p.hidden;
   hidden.cols = rows;
   hidden.q += span * hidden.n * 64;
   hidden.scale += span * hidden.n;
-  for (size_t t = item.first; t < item.first + item.n; t += kGateVectors) {
-    const size_t n = std::min(kGateVectors, item.first + item.n - t);
+  for (size_t t = item.first; t < item.first + item.n; t += most) {
+    const size_t n = std::min(most, item.first + item.n - t);
     const Panel x = p.pick ? p.x : skip(p.x, t);
     const uint32_t* pick = p.pick ? p.pick + t : nullptr;
-    multiply(gate.w, gate_tiles, item.block, item.blocks, x, pick, n, false, gates, 64);
-    multiply(up.w, up_tiles, item.block, item.blocks, x, pick, n, false, ups, 64);
+    multiply(gate.w, gate_tiles, item.block, item.blocks, x, pick, n, false, gates, stride);
+    multiply(up.w, up_tiles, item.block, item.blocks, x, pick, n, false, ups, stride);
     for (size_t i = 0; i < n; ++i) {
-      float *g = gates + 64 * i, *u = ups + 64 * i;
+      float *g = gates + stride * i, *u = ups + stride * i;
       for (size_t r = 0; !gate.bias.empty() && r < rows; ++r) g[r] += gate.bias[row + r];
       for (size_t r = 0; !up.bias.empty() && r < rows; ++r) u[r] += up.bias[row + r];
       if (p.activation == Activation::Swiglu)

@@ -82,12 +82,13 @@ class Products {
     uint32_t product;
     uint32_t block, blocks;  // row blocks
     uint32_t first, n;       // vectors
+    bool alone;              // its weights are met twice, and come from the cache the second time
   };
-  void cut(size_t product, size_t first_block, size_t blocks, size_t n, size_t per_item);
+  void cut(size_t product, size_t first_block, size_t blocks, size_t n, size_t per_item, bool alone = false);
   template <class Fn>
   void each_item(size_t work, Fn fn, const std::function<void()>& first = {});
   void divide();
-  const Item& take(size_t worker);
+  bool take(size_t worker, Item& item);
   void multiply(const Product& p, const Item& item) const;
   void multiply_rows(const Product& p, const Item& item) const;
   bool quantises(const GatedProduct& p) const { return fast_ && has_integer_codes(p.w->down.w.format); }
