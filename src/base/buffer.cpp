@@ -17,6 +17,14 @@ AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
   data_ = static_cast<std::byte*>(p);
 }
 
+void make_pages(std::span<std::byte> pages) noexcept {
+#ifdef MADV_POPULATE_WRITE
+  madvise(pages.data(), pages.size(), MADV_POPULATE_WRITE);
+#else
+  static_cast<void>(pages);
+#endif
+}
+
 AlignedBuffer::AlignedBuffer(AlignedBuffer&& o) noexcept
     : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
 

@@ -29,4 +29,8 @@ class AlignedBuffer {
   size_t size_ = 0;
 };
 
+// Has the kernel make these whole pages of a buffer now, rather than when they are first touched. What they
+// hold stays. A hint: older kernels (before 5.14) do nothing.
+void make_pages(std::span<std::byte> pages) noexcept;
+
 }  // namespace moeflux

@@ -83,6 +83,7 @@ StoreOptions store_options(const EngineOptions& o, const MemoryPlan& plan, const
           .check_reads = o.check_reads,
           .policy = o.policy,
           .reads = reads,
+          .threads = thread_count(o),
           .register_memory = o.register_memory,
           .read_timeout = o.read_timeout,
           .trace = o.trace.get(),

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -187,6 +188,18 @@ void ExpertStore::make_slots(uint64_t budget) {
   }
 }
 
+// The memory of all slots, in the order in which it is filled. Reads make the pages that they need, but one
+// at a time, in the thread that asks for them: where the system is slow to give memory, that takes longer
+// than reading.
+std::vector<std::span<std::byte>> ExpertStore::page_pieces() const {
+  constexpr size_t kPiece = 16u << 20;
+  std::vector<std::span<std::byte>> pieces;
+  for (const std::span<std::byte> all : memory())
+    for (size_t at = 0; at < all.size(); at += kPiece)
+      pieces.push_back(all.subspan(at, std::min(kPiece, all.size() - at)));
+  return pieces;
+}
+
 // Slots that lie side by side, in few enough groups for a queue to keep count of.
 std::vector<std::span<std::byte>> ExpertStore::slot_groups() const {
   constexpr size_t kMostGroups = 8192;
@@ -281,6 +294,13 @@ void ExpertStore::load_all() {
     for (uint64_t e = 0; e < l.layer->n_experts(); ++e, bytes += l.layer->record_bytes)
       keys.push_back({index, e});
   Progress progress("loading experts", bytes, options_.progress);
+  const std::vector<std::span<std::byte>> pieces = page_pieces();
+  std::atomic<size_t> next = 0;
+  std::vector<std::jthread> makers;  // stay ahead of the reads
+  for (size_t t = 0; t < options_.threads; ++t)
+    makers.emplace_back([&](const std::stop_token& stop) {
+      for (size_t i; !stop.stop_requested() && (i = next++) < pieces.size();) make_pages(pieces[i]);
+    });
   Demand demand(*this, keys, Use::Decode);
   std::vector<Lease> leases;
   while (demand.take(leases)) {

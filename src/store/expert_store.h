@@ -55,6 +55,7 @@ struct StoreOptions {
   bool check_reads = true;
   std::string policy = policy_names().front();
   ReadSettings reads;
+  size_t threads = 1;           // that make the slots' pages while all experts are loaded
   bool register_memory = true;  // with the kernel, where it allows it: reads then cost less
   std::chrono::milliseconds read_timeout{30'000};
   Trace* trace = nullptr;
@@ -154,6 +155,7 @@ class ExpertStore {
   };
   const LayerInfo& info(uint64_t layer) const;
   void make_slots(uint64_t budget);
+  std::vector<std::span<std::byte>> page_pieces() const;
   std::vector<std::span<std::byte>> slot_groups() const;
 
   // All of these are called with mutex_ held.

@@ -85,6 +85,27 @@ TEST_F(ExpertStoreTest, HandsOutEveryExpertOnceWithAnyNumberOfSlots) {
     }
 }
 
+// Threads make the pages while reads fill them.
+TEST_F(ExpertStoreTest, LoadsAllWithAnyNumberOfThreads) {
+  for (const size_t threads : {0, 1, 5}) {
+    StoreOptions o = options(keys_.size());
+    o.threads = threads;
+    ExpertStore store(package_, o);
+    store.load_all();
+    EXPECT_EQ(store.stats().reads, keys_.size());
+    EXPECT_EQ(take_all(store, keys_, Use::Decode).size(), keys_.size());
+    EXPECT_EQ(store.stats().reads, keys_.size());
+  }
+}
+
+TEST(AlignedBuffer, MakingPagesKeepsWhatTheyHold) {
+  const AlignedBuffer buffer(6u << 20);
+  buffer.data()[5000] = std::byte{7};
+  make_pages(buffer.bytes());
+  for (size_t i = 0; i < buffer.size(); ++i)
+    ASSERT_EQ(buffer.data()[i], std::byte{i == 5000 ? uint8_t{7} : uint8_t{0}});
+}
+
 TEST_F(ExpertStoreTest, WorksWithEveryPolicyQueueDepthAndPiece) {
   const std::set<ExpertKey> all(keys_.begin(), keys_.end());
   for (const std::string& policy : policy_names())
