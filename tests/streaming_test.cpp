@@ -233,6 +233,32 @@ TEST_F(StreamingGpu, SameBitsWithAndWithoutCopiesAhead) {
         }
 }
 
+// More texts than the processor computes for: layers of such steps are recorded up to their choice, which the
+// host reads by copy.
+TEST_F(StreamingGpu, ManyTextsAtOnce) {
+  constexpr size_t kTexts = 12;
+  const auto steps = [&](double vram) {
+    Engine engine(package(), tiers(vram, 1, PrefetchOptions::Mode::On));
+    engine.load_experts();
+    std::vector<std::unique_ptr<Sequence>> texts;
+    std::vector<Slice> slices;
+    std::vector<uint32_t> rows;
+    for (uint32_t i = 0; i < kTexts; ++i) {
+      texts.push_back(engine.make_sequence());
+      slices.push_back({texts.back().get(), i, 1});
+      rows.push_back(i);
+    }
+    std::vector<float> logits(kTexts * engine.config().n_vocab);
+    for (Token t = 0; t < 6; ++t) {
+      std::vector<Token> tokens;
+      for (Token i = 0; i < kTexts; ++i) tokens.push_back(5 + 7 * i + t);
+      engine.step({tokens, slices, rows}, logits);
+    }
+    return logits;
+  };
+  EXPECT_EQ(steps(0.4), steps(1));
+}
+
 TEST_F(StreamingGpu, CopiesAheadLeaveWhatDecodingUses) {
   Engine engine(package(), tiers(0.5, 1, PrefetchOptions::Mode::On));
   engine.load_experts();

@@ -226,9 +226,10 @@ void CudaBackend::send_chosen(CudaStep& s) {
   } else {
     check_cuda(cudaMemcpyAsync(ids.data(), s.ids, ids.size_bytes(), cudaMemcpyDeviceToHost, stream_.get()),
                "reading routes");
-    check_cuda(cudaEventRecord(chosen_there_.get(), stream_.get()), "the GPU");
   }
   finish_layer(s);
+  // Not among what is recorded: the host waits for it.
+  if (s.n > kHostTokens) check_cuda(cudaEventRecord(chosen_there_.get(), stream_.get()), "the GPU");
 }
 
 void CudaBackend::read_chosen(CudaStep& s, const LayerWeights& layer) {
@@ -258,7 +259,10 @@ void CudaBackend::learn_copy_speed() {
 void CudaBackend::begin_experts(Step& step, const LayerWeights& layer, ExpertStore& store) {
   CudaStep& s = own(step);
   const MoeConfig& moe = m_.moe;
-  if (holds_all()) return;
+  if (holds_all()) {  // some of them perhaps since copies ahead, which may be under way
+    for (const Ahead& a : ahead_) check_cuda(cudaStreamWaitEvent(stream_.get(), a.copied.get()), "the GPU");
+    return;
+  }
   prepare_misses(store);
   size_t n_before = portions_.size();  // of the layer before
   const bool comes_ahead = !ahead_.empty(), may_change = s.tap.wants("topk_ids") && !s.tap.late;
@@ -500,23 +504,25 @@ void CudaBackend::copy_ahead(CudaStep& s, ExpertStore& store) {
     }
   }
   for (auto key = missing.begin();; portion.clear()) {
-    Ahead a;
+    Ahead& a = ahead_.emplace_back();  // leases live until copies have ended, even those of a step that fails
     a.n_there = portion.size();
     for (; key != missing.end() && a.leases.size() < most && make_room(stored.layer, use); ++key) {
       std::optional<ExpertStore::Lease> lease = store.lease_if_here(*key);
       if (!lease) continue;
       std::byte* slot = tier_.place(*key, use);
       tier_.pin(*key);
-      copy_to(slot, lease->bytes());
-      portion.push_back({static_cast<uint32_t>(key->expert), slot + first});
       a.leases.push_back(std::move(*lease));
+      copy_to(slot, a.leases.back().bytes());
+      portion.push_back({static_cast<uint32_t>(key->expert), slot + first});
     }
-    if (portion.empty()) break;  // the rest is not in RAM, or finds no slot
+    if (portion.empty()) {  // the rest is not in RAM, or finds no slot
+      ahead_.pop_back();
+      break;
+    }
     for (const ExpertRecord& r : portion) a.experts.push_back(r.expert);
     a.table = make_table(portion, true);
     a.copied = take_event();
     check_cuda(cudaEventRecord(a.copied.get(), copies_.get()), "the GPU");
-    ahead_.push_back(std::move(a));
   }
 }
 
