@@ -195,10 +195,11 @@ __device__ __noinline__ void send_hidden(Board& board, uint32_t span, bool rehea
   for (uint32_t i = 0; i < 2; ++i) {
     const uint32_t at = 2 * lane + i, unit = first + at;
     float gate = pairs_tree(board.sums[at][0]), up = pairs_tree(board.sums[at][1]);
-    if (gate_bias != ExpertLayout::kNone && !rehearsal && unit < job.gate.m.rows) {
+    const bool there = !rehearsal && unit < job.gate.m.rows;
+    if (there && gate_bias != ExpertLayout::kNone)
       gate = __fadd_rn(gate, reinterpret_cast<const float*>(board.records[place] + gate_bias)[unit]);
+    if (there && up_bias != ExpertLayout::kNone)
       up = __fadd_rn(up, reinterpret_cast<const float*>(board.records[place] + up_bias)[unit]);
-    }
     v[i] = gated_value(gate, up, job.clamp);
     if (unit >= job.gate.m.rows) v[i] = 0;
   }
@@ -277,15 +278,13 @@ __device__ void down_sums(const TokenJob& job, uint32_t memory) {
 __device__ float row_sum(const Board& board, uint32_t row, uint32_t memory, float shared, float gate) {
   const TokenJob& job = board.job;
   const auto* sums = in_shared<const float[4]>(memory + job.sums_at) + threadIdx.x;
-  const bool biased = job.down.bias != ExpertLayout::kNone;
   float total = 0;
 #pragma unroll 8
   for (uint32_t p = 0; p < job.each; ++p) {
     float y = pairs_tree(sums[p * 16]);
-    if (biased) {
-      const ptrdiff_t bias = p == job.top_k ? job.joined.down_bias : job.down.bias;
+    const ptrdiff_t bias = p == job.top_k ? job.joined.down_bias : job.down.bias;
+    if (bias != ExpertLayout::kNone)
       y = __fadd_rn(y, reinterpret_cast<const float*>(board.records[p] + bias)[row]);
-    }
     total = __fmaf_rn(board.weights[p], y, total);
   }
   if (job.sum.shared) total = __fmaf_rn(job.sum.shared_gate ? sigmoid_value(gate) : 1.0f, shared, total);
@@ -322,6 +321,7 @@ __device__ void work_on_spans(Board& board, uint32_t memory) {
     gate_up_sums<C>(board, span, memory, round);
     __syncthreads();
     if (threadIdx.x < 32) send_hidden(board, span, false);
+    __syncwarp();
     wait_for_workers();  // who would look for what others send, and be in the way
     span = board.span;
     if (span < job.hidden_spans) __syncthreads();  // the sums are free again
@@ -491,7 +491,7 @@ void token_experts(const ExpertWork& w, const std::byte* const* records, const J
   with_codes(w.layout.gate.format, [&](auto codes) {
     const auto kernel = token_kernel<decltype(codes)>;
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(job.bytes)),
+                                    static_cast<int>(limits().shared_bytes)),
                "shared memory of a token's experts");
     launch_overlapped("experts of a token", kernel, limits().multiprocessors, kThreads, job.bytes, stream,
                       job);
