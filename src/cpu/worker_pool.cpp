@@ -108,8 +108,8 @@ void WorkerPool::serve(size_t worker) {
       region_.wait(seen);
       --sleepers_;
     }
-    if (stop_) return;
     seen = region_.load(std::memory_order_acquire);
+    if (stop_) return;       // after the load: it is set before region_ changes for the last time
     if (!enter()) continue;  // too late, or too early by a moment: then region_ will have moved on
     take_items(worker);
     gate_.fetch_sub(1, std::memory_order_release);
