@@ -214,7 +214,13 @@ const tests = {
     await visit.answers.last().getByRole('button', { name: 'Version before' }).click();
     await until('the first answer', async () => (await visit.textOf(visit.answers.last())) === first);
 
-    await visit.users.first().getByRole('button', { name: 'Edit message' }).click();
+    const caret = await visit.users.first().getByRole('button', { name: 'Edit message' }).evaluate(async (button) => {
+      button.click();
+      for (let i = 0; i < 3; ++i) await null; // the page draws itself anew; nothing that was typed could have come in between
+      const { value, selectionStart } = document.activeElement;
+      return [value, selectionStart];
+    });
+    assert.deepEqual(caret, [question, question.length]);
     await visit.editor.fill('Tell me about a bee.');
     await visit.page.keyboard.press('Enter');
     await visit.finished();

@@ -28,7 +28,7 @@ export function App({ session }: { session: Session }) {
   const writing = state.writing[current.id] ?? null;
   const toMessage = () => area.current?.focus();
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     document.title = current.title ? `${current.title} · moeflux` : 'moeflux';
     setEditing(null);
     if (!matchMedia('(pointer: coarse)').matches) toMessage(); // where that would bring up a keyboard, a tap does it

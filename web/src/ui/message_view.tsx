@@ -1,5 +1,5 @@
 // One message, with what can be done to it.
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import type { Message } from '../conversation';
 import type { Writing } from '../session';
 import { copyText } from './clipboard';
@@ -128,7 +128,7 @@ function Actions({ message, siblings, writing, busy, setEditing, actions }: Prop
 function Editor({ message, onDone }: { message: Message; onDone: (text: string | null) => void }) {
   const [text, setText] = useState(message.text);
   const area = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => { // before anything can be typed: later, the caret would jump
     area.current!.focus();
     area.current!.setSelectionRange(text.length, text.length);
   }, []);

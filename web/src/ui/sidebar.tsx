@@ -1,5 +1,5 @@
 // The list of conversations.
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { type Conversation, shownTitle } from '../conversation';
 import type { Session, State } from '../session';
 import { Icon, IconButton } from './icons';
@@ -113,7 +113,7 @@ function RenameField({ title, onDone }: { title: string; onDone: (title: string 
     done.current = true;
     onDone(value);
   };
-  useEffect(() => field.current!.select(), []);
+  useLayoutEffect(() => field.current!.select(), []); // before anything can be typed
   return (
     <input
       ref={field}
