@@ -359,14 +359,15 @@ double Measured::missed_bytes() const {
 }
 
 double BenchResult::token_bytes(const Measured& decoded) const {
-  const double weights =
-      static_cast<double>(plan.token_resident_bytes) / static_cast<double>(decoded.sequences) +
-      decoded.per_token(static_cast<double>(decoded.touched_expert_bytes));
-  if (!decoded.depth) return weights;
+  const auto n = static_cast<double>(decoded.sequences);
+  const double touched = static_cast<double>(plan.token_resident_bytes) / n +
+                         decoded.per_token(static_cast<double>(decoded.touched_expert_bytes)) +
+                         static_cast<double>(plan.token_state_bytes);
+  if (!decoded.depth) return touched;
   // Attention reads the keys and values of all positions so far.
   const double positions = static_cast<double>(decoded.depth) + static_cast<double>(decoded.length) / 2;
-  return weights + static_cast<double>(plan.text_kv_bytes) * positions /
-                       static_cast<double>(plan.ctx * decoded.sequences);
+  return touched + static_cast<double>(plan.text_kv_bytes - plan.text_state_bytes) * positions /
+                       (static_cast<double>(plan.ctx) * n);
 }
 
 bool BenchResult::read_experts() const {

@@ -71,6 +71,23 @@ TEST(Bench, AllExpertsAreLoadedFirstWhereTheyFit) {
   EXPECT_GT(r.token_bytes(r.decode[1]), r.token_bytes(r.decode[0]));  // keys and values of the text before
 }
 
+TEST(Bench, RecurrentStateCountsTheSameAfterAnyText) {
+  BenchResult r;
+  r.plan.ctx = 100;
+  r.plan.token_resident_bytes = 1000;
+  r.plan.token_state_bytes = 70;
+  r.plan.text_kv_bytes = 2 * (800 + 90);  // of two texts
+  r.plan.text_state_bytes = 2 * 90;
+  Measured m;
+  m.tokens = 10;
+  m.sequences = 2;
+  m.touched_expert_bytes = 50;
+  EXPECT_DOUBLE_EQ(r.token_bytes(m), 500 + 5 + 70);
+  m.depth = 48;
+  m.length = 4;
+  EXPECT_DOUBLE_EQ(r.token_bytes(m), 500 + 5 + 70 + 800 * 0.5);
+}
+
 TEST(Bench, ColdStartsWithEmptySlotsEachTime) {
   BenchRequest request = small_request();
   request.state = CacheState::Cold;

@@ -60,11 +60,15 @@ MachineLimits measure_machine(const Ops& ops, size_t threads) {
 }
 
 double read_bytes_per_s(const Ops& ops, WorkerPool& pool, std::span<const std::byte> memory) {
-  constexpr int kRounds = 3;
+  constexpr int kRounds = 4;
   const size_t each = memory.size() / pool.size() / 64 * 64;
-  const double s =
-      best_seconds(pool, kRounds, [&](size_t i) { ops.read_memory(memory.data() + i * each, each); });
-  return static_cast<double>(pool.size() * each) / s;
+  const auto read_all = [&] {
+    pool.run(pool.size(), [&](size_t i, size_t) { ops.read_memory(memory.data() + i * each, each); });
+  };
+  read_all();  // the threads are awake from here on
+  const auto start = Clock::now();
+  for (int r = 0; r < kRounds; ++r) read_all();
+  return kRounds * static_cast<double>(pool.size() * each) / seconds_since(start);
 }
 
 double device_memory_bytes_per_s() { return measure_cuda_memory(); }

@@ -98,6 +98,13 @@ void place_experts(const PlanRequest& r, const Manifest& manifest, MemoryPlan& p
   plan.ssd_only_bytes = cached < plan.expert_bytes ? plan.expert_bytes - cached : 0;
 }
 
+// What a token reads of a delta net's state: all of it as it was at the block's start, and of the block's
+// tokens those before, half of them on average.
+uint64_t delta_read_floats(const ModelConfig& model) {
+  const DeltaConfig& d = model.delta;
+  return d.n_value_heads * (d.key_dim * d.value_dim + kDeltaBlock / 2 * (d.key_dim + d.value_dim));
+}
+
 }  // namespace
 
 uint64_t step_bytes(const ModelConfig& m, uint64_t chunk, uint64_t logit_rows, size_t threads) {
@@ -155,6 +162,10 @@ MemoryPlan make_plan(const ModelConfig& model, const Manifest& manifest, const P
   plan.resident_bytes = manifest.resident_bytes();
   plan.kv_bytes = plan.text_kv_bytes =
       checked_mul(sequence_bytes(model, plan.ctx, r.kv), r.sequences, "KV cache");
+  const auto delta_layers =
+      static_cast<uint64_t>(std::ranges::count(model.layers, Mixer::DeltaNet, &LayerConfig::mixer));
+  plan.text_state_bytes = delta_layers * delta_state_floats(model) * sizeof(float) * r.sequences;
+  plan.token_state_bytes = delta_layers * delta_read_floats(model) * sizeof(float);
   if (r.device_free)
     plan.kv_bytes = checked_add(plan.kv_bytes, window_step_bytes(model, r, plan.ctx), "KV cache");
   plan.overhead_bytes =

@@ -33,11 +33,13 @@ struct MemoryPlan {
   std::array<uint64_t, kTensorClasses> class_bytes{};  // of the package, experts included
   uint64_t resident_bytes = 0, kv_bytes = 0, overhead_bytes = 0;
   uint64_t text_kv_bytes = 0;                // of kv_bytes, what the texts' caches hold when they are full
+  uint64_t text_state_bytes = 0;             // of these, recurrent state: the same after any number of tokens
   uint64_t expert_bytes = 0, n_experts = 0;  // all of them
   uint64_t vram_slot_bytes = 0, ram_slot_bytes = 0, ssd_only_bytes = 0;
   uint64_t host_bytes = 0;    // resident + KV + overhead + RAM slots; with a GPU, KV and overhead are there
   uint64_t device_bytes = 0;  // resident + KV + overhead + VRAM slots, with a GPU
   uint64_t token_resident_bytes = 0, token_expert_bytes = 0;  // touched per decoded token
+  uint64_t token_state_bytes = 0;                             // recurrent state, likewise
   uint64_t token_missed_bytes = 0;                            // of these, read from SSD with uniform routing
   uint64_t params_total = 0, params_active = 0;
 };

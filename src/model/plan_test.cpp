@@ -74,6 +74,22 @@ TEST(Plan, AGpuHoldsTheStepsPositionsOfWindows) {
   EXPECT_EQ(on_top(3), (256 + 2 * 64) * position);
 }
 
+TEST(Plan, ATokenReadsRecurrentState) {
+  const Package package(test::golden_package("qwen3_next"));
+  const ModelConfig model = parse_model_config(package.config(), "config.json");
+  const MemoryPlan p =
+      make_plan(model, package.manifest(),
+                {.ram = {}, .vram = {}, .sequences = 3, .max_memory = {}, .available = 1ull << 40});
+  const auto layers =
+      static_cast<uint64_t>(std::ranges::count(model.layers, Mixer::DeltaNet, &LayerConfig::mixer));
+  ASSERT_GT(layers, 0u);
+  EXPECT_EQ(p.text_state_bytes, 3 * layers * delta_state_floats(model) * 4);
+  EXPECT_LT(p.text_state_bytes, p.text_kv_bytes);  // there is attention as well
+  const DeltaConfig& d = model.delta;
+  EXPECT_GT(p.token_state_bytes, layers * d.n_value_heads * d.key_dim * d.value_dim * 4);
+  EXPECT_LT(p.token_state_bytes, p.text_state_bytes / 3);
+}
+
 TEST(Plan, WhatDoesNotFitIsRefusedOrSaid) {
   const Subject s;
   EXPECT_THROW(s.plan({.ram = {}, .vram = {}, .max_memory = {}, .available = 1 << 20}), Error);
