@@ -573,8 +573,94 @@ inline void exact_block(const Tiles& m, const uint8_t* tile, const Panel& x, con
   }
 }
 
+// Sixteen partial sums: halves are added until one is left.
+inline F sum_partial(F (&c)[16]) {
+#pragma GCC unroll 8
+  for (size_t l = 0; l < 8; ++l) c[l] = add(c[l], c[l + 8]);
+  const F a = add(add(c[0], c[4]), add(c[2], c[6])), b = add(add(c[1], c[5]), add(c[3], c[7]));
+  return add(a, b);
+}
+
+// The weights of four columns of 16 rows, given their codes in one line: bytes, or the lower or upper half of
+// them.
+template <int Bits, int Shift>
+inline void decode_columns(I codes, F scale, F bias, F* w) {
+  const I mask = set_i((1 << Bits) - 1);
+  const I code[] = {shr<Shift>(codes), shr<8 + Shift>(codes), shr<16 + Shift>(codes), shr<24 + Shift>(codes)};
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) w[i] = add(mul(scale, to_float(and_i(code[i], mask))), bias);
+}
+
+// The weights of quarter Q of a span, 16 columns.
+template <MatrixType Type, int Q>
+inline void decode_quarter(const uint8_t* span, F scale, F bias, F (&w)[16]) {
+#pragma GCC unroll 16
+  for (int l = 0; l < 16; l += 4) {
+    if constexpr (Type == MatrixType::Affine4)
+      decode_columns<4, Q / 2 * 4>(load_i(span + (Q % 2 * 4 + l / 4) * 64), scale, bias, w + l);
+    else if constexpr (Type == MatrixType::Affine8)
+      decode_columns<8, 0>(load_i(span + (Q * 4 + l / 4) * 64), scale, bias, w + l);
+    else
+      for (int i = l; i < l + 4; i += 2) {  // bf16
+        const I both = load_i(span + (Q * 16 + i) * 32);
+        w[i] = as_float(shl<16>(both));
+        w[i + 1] = as_float(and_i(both, set_i(static_cast<int32_t>(0xffff0000))));
+      }
+  }
+}
+
+// One vector: weights are met once, so that they go straight to sums in registers.
+template <MatrixType Type>
+struct ExactVector {
+  const Tiles& m;
+  const float* x;
+  F c[16];
+
+  template <int Q>
+  void add_quarter(const uint8_t* tile, size_t in, size_t column) {
+    if (column >= m.cols) return;
+    F w[16], scale = zero(), bias = zero();
+    if constexpr (Type != MatrixType::Bf16) {
+      const uint8_t* at = tile + m.scales_at + (in * 64 + Q * 16) / m.group * m.group_bytes;
+      scale = load_scale(m.scale, at);
+      bias = load_scale(m.scale, at + m.bias_after);
+    }
+    decode_quarter<Type, Q>(tile + in * m.span_bytes, scale, bias, w);
+    const size_t left = m.cols - column;
+#pragma GCC unroll 16
+    for (size_t l = 0; l < 16; ++l)
+      if (l < left) c[l] = add(c[l], mul(w[l], set(x[column + l])));
+  }
+
+  void run(const uint8_t* tile, size_t rows, float* out) {
+#pragma GCC unroll 16
+    for (F& sum : c) sum = zero();
+    for (size_t column = 0; column < m.cols; tile += m.tile_bytes)
+      for (size_t in = 0; in < m.tile_spans; ++in, column += 64) {
+        add_quarter<0>(tile, in, column);
+        add_quarter<1>(tile, in, column + 16);
+        add_quarter<2>(tile, in, column + 32);
+        add_quarter<3>(tile, in, column + 48);
+      }
+    store_n(out, rows, sum_partial(c));
+  }
+};
+
+template <MatrixType Type>
+inline void exact_vector(const Tiles& m, size_t block, size_t blocks, const float* x, float* out) {
+  for (size_t b = block; b < block + blocks; ++b)
+    ExactVector<Type>{m, x, {}}.run(m.data + b * m.n_tiles * m.tile_bytes, smaller(16, m.rows - 16 * b),
+                                    out + 16 * (b - block));
+}
+
 void linear_exact(const Tiles& m, size_t block, size_t blocks, const Panel& x, const uint32_t* pick, size_t n,
                   float* out, size_t out_stride) noexcept {
+  if (n == 1) {
+    const float* v = x.f + (pick ? pick[0] : 0) * x.stride;
+    if (m.type == MatrixType::Bf16) return exact_vector<MatrixType::Bf16>(m, block, blocks, v, out);
+    if (m.type == MatrixType::Affine4) return exact_vector<MatrixType::Affine4>(m, block, blocks, v, out);
+    if (m.type == MatrixType::Affine8) return exact_vector<MatrixType::Affine8>(m, block, blocks, v, out);
+  }
   for (size_t b = block; b < block + blocks; ++b) {
     const uint8_t* tile = m.data + b * m.n_tiles * m.tile_bytes;
     const size_t rows = smaller(16, m.rows - 16 * b);
