@@ -123,7 +123,8 @@ void CpuBackend::join_hidden(Step& step) {
 
 void CpuBackend::attention(Step& step, const LayerWeights& layer) {
   CpuStep& s = own(step);
-  const Panel h = h_.make(s.n, m_.d_model);
+  const bool fine = products_.fast() && layer.config->mixer == Mixer::DeltaNet;
+  const Panel h = h_.make(fine ? 2 * s.n : s.n, m_.d_model);  // room for what the int8 form leaves over
   norm(s.x, s.n, layer.attn_norm, m_.norm_eps, h);
   switch (layer.config->mixer) {
     case Mixer::Attention:

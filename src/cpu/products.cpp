@@ -6,10 +6,13 @@ namespace moeflux {
 namespace {
 
 constexpr size_t kItemVectors = 128;  // their int8 form and a row block's weights fit in the second cache
+constexpr size_t kItemBlocks = 4;     // row blocks of an item, unless there are few vectors
 constexpr size_t kGateBlocks = 128;   // row blocks times vectors: gate and up results of an item on the stack
 constexpr size_t kWorthForking = 1 << 16;  // multiply-adds: a microsecond or two
 constexpr size_t kSpanBlocks = 64 / kTileRows;
-constexpr size_t kFewVectors = 8;  // with which weights are met once: memory is the limit
+
+// So many vectors meet a weight once, in registers: memory is the limit.
+constexpr bool is_few(size_t vectors) { return vectors >= 1 && vectors <= 8; }
 
 }  // namespace
 
@@ -23,39 +26,56 @@ void Products::quantise(const Panel& panel) const {
   pool_.run(panel.n, [&](size_t t, size_t) { ops_.quantise(panel.f + t * panel.stride, panel, t); });
 }
 
-// Row blocks in pieces of per_item, vectors in pieces of kItemVectors.
-void Products::cut(size_t product, size_t first_block, size_t blocks, size_t n, size_t per_item, bool alone) {
-  for (size_t b = 0; b < blocks; b += per_item)
-    for (size_t t = 0; t < n; t += kItemVectors)
-      items_.push_back({static_cast<uint32_t>(product), static_cast<uint32_t>(first_block + b),
-                        static_cast<uint32_t>(std::min(per_item, blocks - b)), static_cast<uint32_t>(t),
-                        static_cast<uint32_t>(std::min(kItemVectors, n - t)), alone});
+void Products::begin_region(size_t unit) {
+  unit_ = unit;
+  n_units_ = 0;
+  shares_.clear();
 }
 
-// Each thread goes through a part of the items from one end to the other, so that what it fetches ahead is
+void Products::add_share(size_t first_block, size_t blocks, size_t n) {
+  shares_.push_back({n_units_, first_block, blocks, n});
+  n_units_ += (blocks + unit_ - 1) / unit_;
+}
+
+// Units of row blocks, vectors in pieces of kItemVectors.
+void Products::cut_items() {
+  items_.clear();
+  for (size_t i = 0; i < shares_.size(); ++i)
+    for (size_t b = 0; b < shares_[i].blocks; b += unit_)
+      for (size_t t = 0; t < shares_[i].n; t += kItemVectors)
+        items_.push_back({static_cast<uint32_t>(i), static_cast<uint32_t>(shares_[i].block + b),
+                          static_cast<uint32_t>(std::min(unit_, shares_[i].blocks - b)),
+                          static_cast<uint32_t>(t),
+                          static_cast<uint32_t>(std::min(kItemVectors, shares_[i].n - t))});
+}
+
+// Each thread goes through a part of the units from one end to the other, so that what it fetches ahead is
 // what it needs next; who is done with his own helps the others.
 void Products::divide() {
-  const size_t n = items_.size(), threads = parts_.size();
+  const size_t threads = parts_.size();
   for (size_t t = 0; t < threads; ++t) {
-    parts_[t].next.store(t * n / threads, std::memory_order_relaxed);
-    parts_[t].end = (t + 1) * n / threads;
+    parts_[t].next.store(t * n_units_ / threads, std::memory_order_relaxed);
+    parts_[t].end = (t + 1) * n_units_ / threads;
   }
 }
 
-// The next items of a part as one, half of what is left there at most: long streams of weights come faster
-// than short ones, and small pieces at the end let threads end together. False: there are no more.
+// The next units of a part, half of what is left there at most: long streams of weights come faster than
+// short ones, and small pieces at the end let threads end together. False: there are no more.
 bool Products::take(size_t worker, Item& item) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     Part& part = parts_[(worker + i) % parts_.size()];
     for (size_t at = part.next.load(std::memory_order_relaxed); at < part.end;) {
-      item = items_[at];
-      size_t next = at + 1;
-      for (const size_t most = at + (part.end - at + 1) / 2; !item.alone && next < most; ++next) {
-        const Item& more = items_[next];
-        if (more.product != item.product || (item.blocks + more.blocks) * item.n > kGateBlocks) break;
-        item.blocks += more.blocks;
-      }
-      if (part.next.compare_exchange_weak(at, next, std::memory_order_relaxed)) return true;
+      size_t product = 0;
+      while (product + 1 < shares_.size() && shares_[product + 1].first_unit <= at) ++product;
+      const Share& share = shares_[product];
+      const size_t done = (at - share.first_unit) * unit_, fitting = kGateBlocks / (unit_ * share.n);
+      const size_t units = std::clamp<size_t>((part.end - at) / 2, 1, std::max<size_t>(fitting, 1));
+      const size_t blocks = std::min(units * unit_, share.blocks - done);
+      if (!part.next.compare_exchange_weak(at, at + (blocks + unit_ - 1) / unit_, std::memory_order_relaxed))
+        continue;
+      item = {static_cast<uint32_t>(product), static_cast<uint32_t>(share.block + done),
+              static_cast<uint32_t>(blocks), 0, static_cast<uint32_t>(share.n)};
+      return true;
     }
   }
   return false;
@@ -63,34 +83,33 @@ bool Products::take(size_t worker, Item& item) {
 
 template <class Fn>
 void Products::each_item(size_t work, Fn fn, const std::function<void()>& first) {
-  if (work < kWorthForking) {
-    if (first) first();
-    for (const Item& item : items_) fn(item);
-  } else if (std::ranges::all_of(items_, [](const Item& i) { return i.n <= kFewVectors; })) {
+  if (work >= kWorthForking && std::ranges::all_of(shares_, [](const Share& s) { return is_few(s.n); })) {
     divide();
     const auto all = [&](size_t, size_t worker) {
       for (Item item; take(worker, item);) fn(item);
     };
-    pool_.run(parts_.size(), all, first);
-  } else {
-    pool_.run(
-        items_.size(), [&](size_t i, size_t) { fn(items_[i]); }, first);
+    return pool_.run(parts_.size(), all, first);
   }
+  cut_items();
+  if (work >= kWorthForking)
+    return pool_.run(
+        items_.size(), [&](size_t i, size_t) { fn(items_[i]); }, first);
+  if (first) first();
+  for (const Item& item : items_) fn(item);
 }
 
 void Products::run(std::span<const Product> products) {
-  items_.clear();
-  size_t total = 0;
+  size_t total = 0, work = 0;
   const auto n_blocks = [](const Product& p) {
     return p.whole_blocks() ? (p.row_count() + kTileRows - 1) / kTileRows : 1;
   };
-  for (const Product& p : products) total += n_blocks(p);
-  const size_t per_item = std::clamp<size_t>(total / (4 * pool_.size()), 1, 4);
-  for (size_t i = 0; i < products.size(); ++i)
-    cut(i, products[i].first_row / kTileRows, n_blocks(products[i]), products[i].n, per_item,
-        products[i].remainder != nullptr);
-  size_t work = 0;
-  for (const Product& p : products) work += p.row_count() * p.w.cols * p.n;
+  for (const Product& p : products) {
+    total += n_blocks(p);
+    work += p.row_count() * p.w.cols * p.n;
+  }
+  const bool few = std::ranges::all_of(products, [](const Product& p) { return is_few(p.n); });
+  begin_region(few ? 1 : std::clamp<size_t>(total / (4 * pool_.size()), 1, kItemBlocks));
+  for (const Product& p : products) add_share(p.first_row / kTileRows, n_blocks(p), p.n);
   each_item(work, [&](const Item& item) { multiply(products[item.product], item); });
 }
 
@@ -113,48 +132,57 @@ void Products::multiply(const Product& p, const Item& item) const {
   const size_t row = (item.block - p.first_row / kTileRows) * kTileRows;
   const size_t rows = std::min(item.blocks * kTileRows, p.row_count() - row);
   float* out = p.out + item.first * p.out_stride + row;
-  multiply(p.w, tiles_of(p.w), item.block, item.blocks, p.pick ? p.x : skip(p.x, item.first),
-           p.pick ? p.pick + item.first : nullptr, item.n, p.exact, out, p.out_stride);
-  if (p.remainder && has_integer_codes(p.w.format)) {  // the weights come from the cache this time
-    alignas(64) float more[kItemVectors * 4 * kTileRows];
-    const size_t width = item.blocks * kTileRows;
-    multiply(p.w, tiles_of(p.w), item.block, item.blocks,
-             p.pick ? *p.remainder : skip(*p.remainder, item.first), p.pick ? p.pick + item.first : nullptr,
-             item.n, p.exact, more, width);
-    for (size_t t = 0; t < item.n; ++t)
-      for (size_t i = 0; i < rows; ++i) out[t * p.out_stride + i] += more[t * width + i];
-  }
+  if (p.fine && fast_ && has_integer_codes(p.w.format))
+    multiply_fine(p, item, rows, out);
+  else
+    multiply(p.w, tiles_of(p.w), item.block, item.blocks, p.pick ? p.x : skip(p.x, item.first),
+             p.pick ? p.pick + item.first : nullptr, item.n, p.exact, out, p.out_stride);
   if (!p.bias.empty())
     for (size_t t = 0; t < item.n; ++t)
       for (size_t i = 0; i < rows; ++i) out[t * p.out_stride + i] += p.bias[p.first_row + row + i];
 }
 
+// Vectors and what they leave over meet the weights together.
+void Products::multiply_fine(const Product& p, const Item& item, size_t rows, float* out) const {
+  alignas(64) float both[2 * kItemVectors * kItemBlocks * kTileRows];
+  uint32_t pick[2 * kItemVectors];
+  const size_t n = item.n, width = item.blocks * kTileRows;
+  for (size_t t = 0; t < n; ++t) {
+    pick[t] = p.pick ? p.pick[item.first + t] : static_cast<uint32_t>(item.first + t);
+    pick[n + t] = pick[t] + static_cast<uint32_t>(p.x.n / 2);
+  }
+  multiply(p.w, tiles_of(p.w), item.block, item.blocks, p.x, pick, 2 * n, false, both, width);
+  for (size_t t = 0; t < n; ++t)
+    for (size_t i = 0; i < rows; ++i)
+      out[t * p.out_stride + i] = both[t * width + i] + both[(n + t) * width + i];
+}
+
 // Rows that begin or end inside a block, in no published model: the plain version.
 void Products::multiply_rows(const Product& p, const Item& item) const {
-  std::vector<float> more(p.remainder ? p.rows : 0);
+  const bool fine = p.fine && fast_ && has_integer_codes(p.w.format);
+  std::vector<float> more(fine ? p.rows : 0);
   for (size_t t = item.first; t < item.first + item.n; ++t) {
     const size_t at = p.pick ? p.pick[t] : t;
     float* out = p.out + t * p.out_stride;
     (fast_ && !p.exact ? linear_fast_ref : linear_exact_ref)(
         p.w, p.first_row, p.rows, p.x.f + at * p.x.stride, 1, p.x.cols, out, p.out_stride);
-    if (!p.remainder || !has_integer_codes(p.w.format)) continue;
-    linear_fast_ref(p.w, p.first_row, p.rows, p.remainder->f + at * p.remainder->stride, 1, p.x.cols,
-                    more.data(), p.rows);
+    if (!fine) continue;
+    linear_fast_ref(p.w, p.first_row, p.rows, p.x.f + (p.x.n / 2 + at) * p.x.stride, 1, p.x.cols, more.data(),
+                    p.rows);
     for (size_t i = 0; i < p.rows; ++i) out[i] += more[i];
   }
 }
 
 // Few experts and many threads: smaller items, and the hidden vectors are quantised when they are complete.
 void Products::run(std::span<const GatedProduct> products, const std::function<void()>& first) {
-  items_.clear();
   size_t total = 0, work = 0;
   for (const GatedProduct& p : products) {
     total += p.w->gate.w.n_row_blocks();
     work += 2 * p.w->gate.w.rows * p.x.cols * p.n;
   }
   const bool whole_spans = total >= kSpanBlocks * 4 * pool_.size();
-  for (size_t i = 0; i < products.size(); ++i)
-    cut(i, 0, products[i].w->gate.w.n_row_blocks(), products[i].n, whole_spans ? kSpanBlocks : 1);
+  begin_region(whole_spans ? kSpanBlocks : 1);
+  for (const GatedProduct& p : products) add_share(0, p.w->gate.w.n_row_blocks(), p.n);
   each_item(
       work, [&](const Item& item) { gate(products[item.product], item, whole_spans); }, first);
   if (whole_spans) return;

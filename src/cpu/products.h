@@ -47,9 +47,10 @@ struct Product {  // out[t] = w x[pick[t]] (+ bias), t < n
   size_t n;
   float* out;
   size_t out_stride;
-  bool exact = false;                // in every precision
-  size_t first_row = 0, rows = 0;    // rows 0: all
-  const Panel* remainder = nullptr;  // of x: the product is fine (linear.h)
+  bool exact = false;              // in every precision
+  size_t first_row = 0, rows = 0;  // rows 0: all
+  // As in linear.h: the second half of x's vectors is what the int8 form of the first half leaves over.
+  bool fine = false;
 
   size_t row_count() const { return rows ? rows : w.rows; }
   bool whole_blocks() const { return rows == 0 || (first_row % kTileRows == 0 && rows % kTileRows == 0); }
@@ -68,7 +69,7 @@ struct GatedProduct {  // hidden[t] = act(gate x[pick[t]], up x[pick[t]]), t < n
 class Products {
  public:
   Products(const Ops& ops, WorkerPool& pool, Precision precision)
-      : ops_(ops), pool_(pool), fast_(precision == Precision::Fast), items_(0), parts_(pool.size()) {}
+      : ops_(ops), pool_(pool), fast_(precision == Precision::Fast), parts_(pool.size()) {}
 
   // Quantises all vectors of a panel, where the precision wants it.
   void quantise(const Panel& panel) const;
@@ -78,18 +79,25 @@ class Products {
   bool fast() const { return fast_; }
 
  private:
+  struct Share {           // what a product has of the region: row blocks, in units that stay together
+    size_t first_unit;     // of all shares' units
+    size_t block, blocks;  // row blocks
+    size_t n;              // vectors
+  };
   struct Item {
     uint32_t product;
     uint32_t block, blocks;  // row blocks
     uint32_t first, n;       // vectors
-    bool alone;              // its weights are met twice, and come from the cache the second time
   };
-  void cut(size_t product, size_t first_block, size_t blocks, size_t n, size_t per_item, bool alone = false);
+  void begin_region(size_t unit);
+  void add_share(size_t first_block, size_t blocks, size_t n);
   template <class Fn>
   void each_item(size_t work, Fn fn, const std::function<void()>& first = {});
+  void cut_items();
   void divide();
   bool take(size_t worker, Item& item);
   void multiply(const Product& p, const Item& item) const;
+  void multiply_fine(const Product& p, const Item& item, size_t rows, float* out) const;
   void multiply_rows(const Product& p, const Item& item) const;
   bool quantises(const GatedProduct& p) const { return fast_ && has_integer_codes(p.w->down.w.format); }
   void gate(const GatedProduct& p, const Item& item, bool whole_spans) const;
@@ -99,8 +107,11 @@ class Products {
   const Ops& ops_;
   WorkerPool& pool_;
   const bool fast_;
-  std::vector<Item> items_;  // of the region under way
-  struct alignas(64) Part {  // of the items: a thread's own, until it has done them
+  // Of the region under way:
+  size_t unit_ = 1, n_units_ = 0;  // row blocks of a unit
+  std::vector<Share> shares_;      // by product
+  std::vector<Item> items_;        // where units are not handed out as they are
+  struct alignas(64) Part {        // of the units: a thread's own, until it has done them
     std::atomic<size_t> next = 0;
     size_t end = 0;
   };

@@ -64,6 +64,41 @@ TEST(ProductsThreads, EveryRowIsTheReferences) {
     }
 }
 
+// With rows from inside a block too, and vectors that are picked.
+TEST(ProductsThreads, FineProductsAddWhatTheInt8FormLeavesOver) {
+  constexpr size_t kRows = 16 * 61, kCols = 256;
+  WorkerPool pool(2);
+  const Ops& ops = choose_ops("auto");
+  Products products(ops, pool, Precision::Fast);
+  const TestMatrix w(kFormat, kRows, kCols, 3);
+  for (const size_t n : {1, 3, 7, 40, 300})
+    for (const auto& [first, rows] : {std::pair<size_t, size_t>{0, 0}, {16 * 7, 16 * 30}, {5, 20}})
+      for (const bool backwards : {false, true}) {
+        Activations room;
+        const Panel x = filled(room, ops, 2 * n, kCols, 20);
+        std::vector<uint32_t> pick;
+        for (size_t t = 0; t < n; ++t) {
+          float* rest = const_cast<float*>(x.f) + (n + t) * kCols;
+          ops.remainder(x.f + t * kCols, x, t, rest);
+          ops.quantise(rest, x, n + t);
+          pick.push_back(static_cast<uint32_t>(backwards ? n - 1 - t : t));
+        }
+        Product p{w.view, {}, x, backwards ? pick.data() : nullptr, n, nullptr, rows ? rows : kRows};
+        std::vector<float> out(n * p.out_stride, NAN), want(2 * n * p.out_stride);
+        p.out = out.data();
+        p.first_row = first;
+        p.rows = rows;
+        p.fine = true;
+        products.run({&p, 1});
+        linear_fast_ref(w.view, first, p.out_stride, x.f, 2 * n, kCols, want.data(), p.out_stride);
+        for (size_t t = 0; t < n; ++t)
+          for (size_t r = 0; r < p.out_stride; ++r)
+            ASSERT_EQ(out[t * p.out_stride + r],
+                      want[pick[t] * p.out_stride + r] + want[(n + pick[t]) * p.out_stride + r])
+                << n << " vectors, row " << first + r;
+      }
+}
+
 // The int8 form of the hidden vectors, for experts of several sizes. With many threads they are quantised
 // when they are complete.
 TEST(ProductsThreads, EveryHiddenVectorIsTheReferences) {
