@@ -19,9 +19,10 @@ struct MachineLimits {
 };
 
 // Takes about two seconds and 512 MiB per thread, less where half of the available memory is less.
-double device_memory_bytes_per_s();  // of the GPU; throws Error{Device | Unsupported} where there is none
 MachineLimits measure_machine(const Ops& ops, size_t threads);
-// How fast all threads of the pool read this memory, which should be much more than the caches hold.
+double device_memory_bytes_per_s();  // of the GPU; throws Error{Device | Unsupported} where there is none
+// How fast all threads of the pool read this memory, which should be much more than the caches hold: the mean
+// of several readings.
 double read_bytes_per_s(const Ops& ops, WorkerPool& pool, std::span<const std::byte> memory);
 
 }  // namespace moeflux
