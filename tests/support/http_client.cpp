@@ -56,7 +56,10 @@ HttpClient::HttpClient(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_C
   const timeval wait{.tv_sec = kSeconds, .tv_usec = 0};
   setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
   setsockopt(fd_.get(), SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);
-  if (connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+  int failed = 0;
+  do failed = connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+  while (failed && errno == EINTR);  // io_uring interrupts the thread that has made it; connecting goes on
+  if (failed && errno != EISCONN)
     throw std::runtime_error(fmt::format("connect to port {}: {}", port, std::strerror(errno)));
 }
 
