@@ -8,8 +8,9 @@
 #include <fstream>
 #include <mutex>
 #include <string>
-#include <thread>
-#include <vector>
+#include <system_error>
+
+#include "base/error.h"
 
 namespace moeflux {
 namespace {
@@ -49,6 +50,17 @@ std::vector<int> usable_cores() {
 }
 
 size_t hardware_threads() { return std::max(1u, std::thread::hardware_concurrency()); }
+
+void start_threads(size_t n, const std::function<void(size_t)>& body, const std::function<void()>& stop,
+                   std::vector<std::jthread>& threads) {
+  for (size_t i = 0; i < n; ++i) try {
+      threads.emplace_back(body, i);
+    } catch (const std::system_error& e) {
+      stop();
+      threads.clear();
+      fail(Errc::OutOfMemory, "the system refuses thread {} of {}: {}", i + 1, n, e.code().message());
+    }
+}
 
 void parallel_for(size_t n, size_t threads, const std::function<void(size_t)>& work) {
   std::atomic<size_t> next = 0;

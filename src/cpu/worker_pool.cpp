@@ -35,13 +35,14 @@ void pin(std::jthread& thread, int cpu) {
 
 WorkerPool::WorkerPool(size_t threads) {
   const std::vector<int> cores = usable_cores();
-  for (size_t w = 1; w < threads; ++w) {
-    workers_.emplace_back([this, w] { serve(w); });
-    if (threads <= cores.size()) pin(workers_.back(), cores[w]);
-  }
+  start_threads(
+      std::max<size_t>(threads, 1) - 1, [this](size_t i) { serve(i + 1); }, [this] { end(); }, workers_);
+  for (size_t w = 1; w < threads && threads <= cores.size(); ++w) pin(workers_[w - 1], cores[w]);
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { end(); }
+
+void WorkerPool::end() {
   stop_ = true;
   ++region_;
   region_.notify_all();

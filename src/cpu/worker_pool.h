@@ -44,6 +44,7 @@ class WorkerPool {
   using Call = void (*)(void* work, size_t item, size_t worker);
   void run_region(size_t n, Call call, void* work, const std::function<void()>& first);
   void serve(size_t worker);
+  void end();
   void take_items(size_t worker);
   void wait_usefully();
 

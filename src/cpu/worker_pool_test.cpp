@@ -1,11 +1,17 @@
 #include "cpu/worker_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <numeric>
 #include <stdexcept>
+
+#include "base/error.h"
 
 namespace moeflux {
 namespace {
@@ -22,6 +28,35 @@ TEST(WorkerPoolThreads, EveryItemOnceInEveryRegion) {
       for (size_t i = 0; i < n; ++i) ASSERT_TRUE(seen[i] == 1 && worker[i] < threads);
     }
   }
+}
+
+// In a process of its own, which has no room for the stacks of so many: an error, and no waiting for those
+// that have begun.
+TEST(WorkerPool, AThreadThatTheSystemRefusesIsAnError) {
+#ifdef MOEFLUX_SANITIZED
+  GTEST_SKIP() << "a sanitizer's own memory leaves no room to limit";
+#endif
+  constexpr int kNoLimit = 7;
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t most = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + (200u << 20);
+    const rlimit limit{most, most};
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      const WorkerPool pool(1000);
+    } catch (const Error& e) {
+      _exit(e.code == Errc::OutOfMemory ? 0 : 1);
+    }
+    _exit(kNoLimit);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  if (WEXITSTATUS(status) == kNoLimit) GTEST_SKIP() << "memory cannot be limited here (an emulator)";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(WorkerPoolThreads, WorksAfterSleepingAndEndsWhileAsleep) {

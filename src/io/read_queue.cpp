@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/threads.h"
 
 namespace moeflux {
 namespace {
@@ -17,16 +18,11 @@ namespace {
 class PreadQueue : public ReadQueue {
  public:
   explicit PreadQueue(size_t depth) : depth_(depth) {
-    for (size_t i = 0; i < depth; ++i) threads_.emplace_back([this] { serve(); });
+    start_threads(
+        depth, [this](size_t) { serve(); }, [this] { end(); }, threads_);
   }
 
-  ~PreadQueue() override {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    asked_.notify_all();
-  }
+  ~PreadQueue() override { end(); }
 
   std::string_view name() const override { return "pread"; }
   size_t depth() const override { return depth_; }
@@ -59,6 +55,14 @@ class PreadQueue : public ReadQueue {
       if (n >= 0) return {r.tag, 0, static_cast<size_t>(n)};
       if (errno != EINTR) return {r.tag, errno, 0};
     }
+  }
+
+  void end() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    asked_.notify_all();
   }
 
   void serve() {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "base/checked.h"
@@ -188,9 +189,9 @@ void ExpertStore::make_slots(uint64_t budget) {
   }
 }
 
-// The memory of all slots, in the order in which it is filled. Reads make the pages that they need, but one
-// at a time, in the thread that asks for them: where the system is slow to give memory, that takes longer
-// than reading.
+// The memory of all slots, of records of one size in the order in which it is filled. Reads make the pages
+// that they need, but one at a time, in the thread that asks for them: where the system is slow to give
+// memory, that takes longer than reading.
 std::vector<std::span<std::byte>> ExpertStore::page_pieces() const {
   constexpr size_t kPiece = 16u << 20;
   std::vector<std::span<std::byte>> pieces;
@@ -297,10 +298,13 @@ void ExpertStore::load_all() {
   const std::vector<std::span<std::byte>> pieces = page_pieces();
   std::atomic<size_t> next = 0;
   std::vector<std::jthread> makers;  // stay ahead of the reads
-  for (size_t t = 0; t < options_.threads; ++t)
-    makers.emplace_back([&](const std::stop_token& stop) {
-      for (size_t i; !stop.stop_requested() && (i = next++) < pieces.size();) make_pages(pieces[i]);
-    });
+  for (size_t t = 0; t < options_.threads; ++t) try {
+      makers.emplace_back([&](const std::stop_token& stop) {
+        for (size_t i; !stop.stop_requested() && (i = next++) < pieces.size();) make_pages(pieces[i]);
+      });
+    } catch (const std::system_error&) {
+      break;  // reads make the pages that nobody has made
+    }
   Demand demand(*this, keys, Use::Decode);
   std::vector<Lease> leases;
   while (demand.take(leases)) {

@@ -119,7 +119,7 @@ class ExpertStore {
   const ProgressSink& progress() const { return options_.progress; }  // of everything that loads experts
   Lease lease(ExpertKey key);  // one expert for decoding, waiting for it
   // One expert of a sweep if it is in memory, and nothing otherwise: reads nothing and waits for nothing.
-  // What is handed out counts as asked for.
+  // What is handed out counts as a hit, but not as a use that tells of the next ones.
   std::optional<Lease> lease_if_here(ExpertKey key);
   // These will probably be wanted next: read them while the drive has nothing better to do. Takes the place
   // of what was expected before; of that, whatever has not been begun is dropped.

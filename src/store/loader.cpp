@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/threads.h"
 
 namespace moeflux {
 namespace {
@@ -24,11 +25,13 @@ Loader::Loader(std::unique_ptr<ReadQueue> queue, const ReadSettings& settings, A
       queue_(std::move(queue)),
       in_flight_(queue_->depth()) {
   for (size_t i = 0; i < queue_->depth(); ++i) free_tags_.push_back(i);
-  for (size_t i = 0; i < kHelpers; ++i) threads_.emplace_back([this] { help(); });
-  threads_.emplace_back([this] { serve(); });
+  start_threads(
+      kHelpers + 1, [this](size_t i) { i < kHelpers ? help() : serve(); }, [this] { end(); }, threads_);
 }
 
-Loader::~Loader() {
+Loader::~Loader() { end(); }
+
+void Loader::end() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -78,6 +78,7 @@ class Loader {
 
   void serve();
   void help();
+  void end();
   std::deque<Event>::iterator next_event();
   bool can_tell() { return next_event() != events_.end(); }
   void tell_one(size_t most_bytes, std::unique_lock<std::mutex>& lock);

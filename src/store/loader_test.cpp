@@ -112,23 +112,27 @@ TEST_F(LoaderTest, TellsOfALoadInOrderThreads) {
   EXPECT_TRUE(right());
 }
 
-// What is being told when the loader ends is told to its end, and nothing after it.
-TEST_F(LoaderTest, EndsInTheMiddle) {
-  std::atomic<int> inside = 0;
+// Calls for one load never overlap, and none comes once the loader is gone.
+TEST_F(LoaderTest, EndsInTheMiddleOfItsThreads) {
+  std::atomic<int> inside[kRecords] = {}, overlaps = 0, calls = 0;
   {
     Loader loader(
         make_pread_queue(5), settings(),
-        [&](uint64_t, std::span<const std::byte>) {
-          ++inside;
+        [&](uint64_t tag, std::span<const std::byte>) {
+          ++calls;
+          overlaps += inside[tag]++;
           std::this_thread::sleep_for(std::chrono::milliseconds(2));
-          --inside;
+          --inside[tag];
         },
         [](uint64_t, const LoadResult&) {});
     for (uint64_t tag = 0; tag < kRecords; ++tag) loader.start(tag, load(tag), Urgency::Demand);
     loader.go();
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
   }
-  EXPECT_EQ(inside, 0);
+  const int at_the_end = calls;
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(calls, at_the_end);
+  EXPECT_EQ(overlaps, 0);
 }
 
 }  // namespace
