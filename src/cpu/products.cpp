@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace moeflux {
 namespace {
 
@@ -11,7 +13,7 @@ constexpr size_t kGateBlocks = 128;   // row blocks times vectors: gate and up r
 constexpr size_t kWorthForking = 1 << 16;  // multiply-adds: a microsecond or two
 constexpr size_t kSpanBlocks = 64 / kTileRows;
 
-// So many vectors meet a weight once, in registers: memory is the limit.
+// So few vectors that memory is the limit, or nearly so.
 constexpr bool is_few(size_t vectors) { return vectors >= 1 && vectors <= 8; }
 
 }  // namespace
@@ -159,6 +161,7 @@ void Products::multiply_fine(const Product& p, const Item& item, size_t rows, fl
 
 // Rows that begin or end inside a block, in no published model: the plain version.
 void Products::multiply_rows(const Product& p, const Item& item) const {
+  check(p.bias.empty(), "such rows have no bias");
   const bool fine = p.fine && fast_ && has_integer_codes(p.w.format);
   std::vector<float> more(fine ? p.rows : 0);
   for (size_t t = item.first; t < item.first + item.n; ++t) {

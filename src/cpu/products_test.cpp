@@ -102,7 +102,7 @@ TEST(ProductsThreads, FineProductsAddWhatTheInt8FormLeavesOver) {
 // The int8 form of the hidden vectors, for experts of several sizes. With many threads they are quantised
 // when they are complete.
 TEST(ProductsThreads, EveryHiddenVectorIsTheReferences) {
-  constexpr size_t kCols = 256, kWidth[] = {1024, 832, 2304};
+  constexpr size_t kCols = 256, kWidth[] = {1024, 840, 2300};
   for (const size_t threads : {1, 2, 3, 24})
     for (const auto& counts : {kFew, kMany}) {
       WorkerPool pool(threads);

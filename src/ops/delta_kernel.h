@@ -30,7 +30,7 @@ inline void state_product(const DeltaHead& h, const float* const* x, size_t colu
 template <size_t R>
 inline void state_products(const DeltaHead& h, const float* const* x, float* const* out) {
   size_t column = 0;
-  if constexpr (R == 2)  // a single token: the state comes from memory, whole lines of it at once
+  if constexpr (R == 2 && kMostFew >= 8)  // a token alone: the state comes from memory, in order
     for (; column + 128 <= h.value_dim; column += 128) state_product<R, 8, true>(h, x, column, out);
   for (; column + 64 <= h.value_dim; column += 64) state_product<R, 4, true>(h, x, column, out);
   for (; column < h.value_dim; column += 16) state_product<R, 1, false>(h, x, column, out);

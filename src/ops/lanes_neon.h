@@ -127,7 +127,11 @@ inline I shl(I a) {
 }
 template <int N>
 inline I shr(I a) {
-  return each_i([&](int i) { return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a.v[i]), N)); });
+  if constexpr (N == 0)
+    return a;  // the instruction shifts by one at least
+  else
+    return each_i(
+        [&](int i) { return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a.v[i]), N)); });
 }
 
 inline I load_i(const void* p) {

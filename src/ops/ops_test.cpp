@@ -75,6 +75,23 @@ TEST_P(EveryIsa, LinearOfPickedVectorsAndBlocks) {
   }
 }
 
+TEST_P(EveryIsa, LinearOfOnePickedVector) {
+  const size_t rows = 60, cols = 200;
+  for (const MatrixFormat& f : {MatrixFormat::affine(4, 64), MatrixFormat::affine(4, 32),
+                                MatrixFormat::affine(8, 128), MatrixFormat::plain(MatrixType::Bf16)}) {
+    const TestMatrix m(f, rows, cols, 3);
+    const TestPanel x(ops(), noise_vector(3 * cols, 5), cols);
+    for (const auto linear : {ops().linear_fast, ops().linear_exact}) {
+      if (linear == ops().linear_fast && !has_integer_codes(f)) continue;
+      std::vector<float> all(3 * rows), one(rows - 16);
+      linear(tiles_of(m.view), 0, 4, x.panel, nullptr, 3, all.data(), rows);
+      const uint32_t pick = 2;
+      linear(tiles_of(m.view), 1, 3, x.panel, &pick, 1, one.data(), one.size());
+      for (size_t r = 0; r < one.size(); ++r) ASSERT_EQ(one[r], all[2 * rows + 16 + r]) << to_string(f);
+    }
+  }
+}
+
 TEST_P(EveryIsa, LargeCodesAndActivationsDoNotSaturate) {
   for (const MatrixFormat& f :
        {MatrixFormat::affine(4, 64), MatrixFormat::affine(8, 64), MatrixFormat::mxfp4()})
