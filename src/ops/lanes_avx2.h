@@ -157,6 +157,11 @@ inline I byte_codes(I line) { return line; }
 template <Kind K>
 constexpr int32_t kCodeOffset = K == Kind::Mx ? -12 : 0;
 
+inline const uint8_t* after(I& sums, const uint8_t* p) {
+  __asm__("" : "+x"(sums.a), "+r"(p));
+  return p;
+}
+
 #if defined(__AVXVNNI__)
 constexpr bool kHasDot4 = true;
 constexpr size_t kMostFew = 2;  // vectors whose sums fit in the registers beside one row block

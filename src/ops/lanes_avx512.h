@@ -113,6 +113,11 @@ inline I dot4(I sums, I codes, I x) {
 #endif
 }
 
+inline const uint8_t* after(I& sums, const uint8_t* p) {
+  __asm__("" : "+v"(sums), "+r"(p));
+  return p;
+}
+
 #if defined(__AVX512BF16__)
 #define MOEFLUX_PAIRS 1
 

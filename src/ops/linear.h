@@ -64,6 +64,9 @@ struct Tiles {  // a MatrixView, worked out
 };
 Tiles tiles_of(const MatrixView& m);
 
+// With so few vectors this processor's own prefetchers bring weights faster than if they are asked for ahead.
+extern const size_t kMostUnaided;
+
 struct SpanScale {   // of 64 quantised columns
   float xs, xb;      // scale; scale * sum of q
   float xb_half[2];  // scale * sum of q, for columns 0..31 and 32..63

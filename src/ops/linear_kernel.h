@@ -85,6 +85,14 @@ inline I broadcast4(const int8_t* q) {
   return set_i(w);
 }
 
+constexpr size_t kAheadBytes = 6912;  // twelve tiles of 4-bit codes
+
+// Weights are met once per step: they need not stay in any cache. Never faults, whatever the address.
+inline void ask_for(const uint8_t* p) { __builtin_prefetch(p, 0, 0); }
+
+// How far ahead of the line that is met another is asked for.
+inline size_t ahead_bytes(size_t vectors) { return vectors <= kMostUnaided ? 0 : kAheadBytes; }
+
 struct Codes {  // the 16 unpacked lines of a span
   I line[16];
 };
@@ -126,34 +134,39 @@ inline void dot_block(const Codes* codes, int first, const int8_t* const* q, I (
   }
 }
 
-// The same for one vector straight from the tiles, without unpacked lines in memory: low and high half apart.
-template <Kind K, int R>
-inline void dot_tiles(const uint8_t* const* tile, const int8_t* q, I (&low)[R], I (&high)[R]) {
+// Unpacked codes of line j of a span, of 16.
+template <Kind K>
+inline I codes_at(const uint8_t* span, int j) {
+  if constexpr (K == Kind::U8) {
+    return byte_codes(load_i(span + 64 * j));
+  } else {
+    const I both = load_i(span + 64 * (j & 7));
+    return j < 8 ? low_codes<K>(both) : high_codes<K>(both);
+  }
+}
+
+// The same for one vector and row block straight from the tile, without unpacked lines in memory: low and
+// high half apart. Each line met is one asked for, at `ahead`: one by one, since many at once would fill the
+// queue of what is under way and hold up loads.
+template <Kind K>
+inline void dot_tile(const uint8_t* tile, const uint8_t* ahead, const int8_t* q, I& low, I& high) {
   if constexpr (kHasDot4) {
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) low[r] = high[r] = set_i(0);
+    low = high = set_i(0);
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
       const I x_low = broadcast4(q + 4 * j), x_high = broadcast4(q + 32 + 4 * j);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        if constexpr (K == Kind::U8) {
-          low[r] = dot4(low[r], byte_codes(load_i(tile[r] + 64 * j)), x_low);
-          high[r] = dot4(high[r], byte_codes(load_i(tile[r] + 64 * (j + 8))), x_high);
-        } else {
-          const I both = load_i(tile[r] + 64 * j);
-          low[r] = dot4(low[r], low_codes<K>(both), x_low);
-          high[r] = dot4(high[r], high_codes<K>(both), x_high);
-        }
-      }
+      ahead = after(low, ahead);
+      ask_for(ahead + 64 * j);
+      if constexpr (K == Kind::U8) ask_for(ahead + 64 * (j + 8));
+      low = dot4(low, codes_at<K>(tile, j), x_low);
+      high = dot4(high, codes_at<K>(tile, j + 8), x_high);
     }
   } else {
-    for (int r = 0; r < R; ++r) {
-      Codes codes;
-      load_codes<K>(tile[r], codes);
-      low[r] = dot_lines<K, 8>(codes.line, q);
-      high[r] = dot_lines<K, 8>(codes.line + 8, q + 32);
-    }
+    for (size_t j = 0; j < (K == Kind::U8 ? 16 : 8); ++j) ask_for(ahead + 64 * j);
+    Codes codes;
+    load_codes<K>(tile, codes);
+    low = dot_lines<K, 8>(codes.line, q);
+    high = dot_lines<K, 8>(codes.line + 8, q + 32);
   }
 }
 
@@ -182,6 +195,9 @@ inline void load_scales(const Tiles& m, const uint8_t* tile, size_t span, Scales
   }
 }
 
+template <Kind K, bool Halves>
+constexpr size_t kScaleLines = K != Kind::Mx&& Halves ? 2 : 1;  // of 64 bytes, in a tile
+
 inline F sum_chains(const F* c) {
   const F e0 = add(c[0], c[4]), e1 = add(c[1], c[5]), e2 = add(c[2], c[6]), e3 = add(c[3], c[7]);
   return add(add(e0, e2), add(e1, e3));
@@ -190,14 +206,6 @@ inline F sum_chains(const F* c) {
 constexpr size_t kFastRows = 4;      // row blocks per pass, of many vectors: one load of activations for all
 constexpr size_t kFastVectors = 16;  // vectors per pass: their chains stay in the first cache
 
-constexpr size_t kPrefetchTiles = 8;
-// With so few vectors the processor's own prefetchers do better alone. Processors with bf16 pairs but no
-// tiles are AMD's since Zen 4.
-#if MOEFLUX_PAIRS && !MOEFLUX_TILES
-constexpr size_t kMostUnaided = 2;
-#else
-constexpr size_t kMostUnaided = 0;
-#endif
 constexpr size_t kFewVectors = 4;  // for which AMX tiles do not pay
 #if MOEFLUX_TILES
 constexpr size_t kMostInRegisters = smaller(kMostFew, kFewVectors);
@@ -213,30 +221,28 @@ struct FastBlock {  // R row blocks and n vectors of a product
   size_t at[kFastVectors];  // the vectors' places in the panel
   size_t n;
   float* out[kFastVectors];
+  size_t ahead;  // bytes
 };
-
-// A row block is a short stream, and the next one follows it in memory: hardware prefetchers stop at pages.
-template <size_t Vectors>
-inline void prefetch_tiles(const Tiles& m, const uint8_t* tile) {
-  if constexpr (Vectors <= kMostUnaided) return;
-  for (size_t l = 0; l < m.tile_bytes; l += 64) __builtin_prefetch(tile + kPrefetchTiles * m.tile_bytes + l);
-}
 
 // c + the products of one span.
 template <Kind K, bool Halves>
-inline F add_span(const Tiles& m, const uint8_t* tile, size_t in, const int8_t* q, const SpanScale& x, F c) {
-  const uint8_t* codes[] = {tile + in * m.span_bytes};
-  I low[1], high[1];
-  dot_tiles<K, 1>(codes, q, low, high);
+inline F add_span(const FastBlock& b, const uint8_t* tile, size_t in, const int8_t* q, const SpanScale& x,
+                  F c) {
+  const Tiles& m = b.m;
+  const uint8_t* codes = tile + in * m.span_bytes;
+  I low, high;
+  dot_tile<K>(codes, codes + b.ahead, q, low, high);
   const F xs = set(x.xs);
   const I low_offset = set_i(kCodeOffset<K> * x.sum[0]), high_offset = set_i(kCodeOffset<K> * x.sum[1]);
   Scales w;
   load_scales<K, Halves>(m, tile, in, w);
+  const uint8_t* ahead = tile + m.scales_at + b.ahead;
+  for (size_t l = 0; l < kScaleLines<K, Halves>; ++l) ask_for(ahead + 64 * l);
   if constexpr (Halves) {
-    c = add_group<K>(c, low[0], w.scale[0], w.bias[0], xs, set(x.xb_half[0]), low_offset);
-    return add_group<K>(c, high[0], w.scale[1], w.bias[1], xs, set(x.xb_half[1]), high_offset);
+    c = add_group<K>(c, low, w.scale[0], w.bias[0], xs, set(x.xb_half[0]), low_offset);
+    return add_group<K>(c, high, w.scale[1], w.bias[1], xs, set(x.xb_half[1]), high_offset);
   } else {
-    return add_group<K>(c, add_i(low[0], high[0]), w.scale[0], w.bias[0], xs, set(x.xb),
+    return add_group<K>(c, add_i(low, high), w.scale[0], w.bias[0], xs, set(x.xb),
                         add_i(low_offset, high_offset));
   }
 }
@@ -257,25 +263,13 @@ inline void fast_vector(FastBlock& b) {
 #pragma GCC unroll 8
     for (size_t k = 0; k < 8; ++k) {
       if (k >= left) break;
-      prefetch_tiles<1>(m, tile);
-      c[k] = add_span<K, Halves>(m, tile, in, q, *x, c[k]);
+      c[k] = add_span<K, Halves>(b, tile, in, q, *x, c[k]);
       q += b.x.n * 64;
       x += b.x.n;
       if (++in == m.tile_spans) in = 0, tile += m.tile_bytes;
     }
   }
   store_n(b.out[0], b.rows[0], sum_chains(c));
-}
-
-// Unpacked codes of line j of a span, of 16.
-template <Kind K>
-inline I codes_at(const uint8_t* span, int j) {
-  if constexpr (K == Kind::U8) {
-    return byte_codes(load_i(span + 64 * j));
-  } else {
-    const I both = load_i(span + 64 * (j & 7));
-    return j < 8 ? low_codes<K>(both) : high_codes<K>(both);
-  }
 }
 
 // Up to T vectors, as the experts of a few texts have: weights come faster than they could be unpacked into
@@ -291,12 +285,13 @@ inline void fast_few(FastBlock& b) {
   const size_t spans = (m.cols + 63) / 64;
   for (size_t s = 0; s < spans;) {
     for (size_t in = 0; in < m.tile_spans && s < spans; ++in, ++s) {
-      prefetch_tiles<T>(m, b.tile[0]);
       const uint8_t* codes = b.tile[0] + in * m.span_bytes;
       const int8_t* q = b.x.q + s * b.x.n * 64;
       const SpanScale* scales = b.x.scale + s * b.x.n;
       Scales w;
       load_scales<K, Halves>(m, b.tile[0], in, w);
+      const uint8_t *ahead = codes + b.ahead, *scales_ahead = b.tile[0] + m.scales_at + b.ahead;
+      for (size_t l = 0; l < kScaleLines<K, Halves>; ++l) ask_for(scales_ahead + 64 * l);
       for (int h = 0; h < (Halves ? 2 : 1); ++h) {
         I sums[T];
 #pragma GCC unroll 8
@@ -304,6 +299,8 @@ inline void fast_few(FastBlock& b) {
 #pragma GCC unroll 16
         for (int j = 8 * h; j < (Halves ? 8 * h + 8 : 16); ++j) {
           const I line = codes_at<K>(codes, j);
+          ahead = after(sums[0], ahead);
+          if (K == Kind::U8 || j < 8) ask_for(ahead + 64 * j);
 #pragma GCC unroll 8
           for (int t = 0; t < T; ++t) sums[t] = dot4(sums[t], line, broadcast4(q + place[t] * 64 + 4 * j));
         }
@@ -437,7 +434,7 @@ template <Kind K, bool Halves, int R>
 inline void fast_rows(const Tiles& m, size_t block, const Panel& x, const uint32_t* pick, size_t n,
                       float* out, size_t out_stride) {
   for (size_t first = 0; first < n; first += kFastVectors) {
-    FastBlock b{m, {}, {}, x, {}, smaller(kFastVectors, n - first), {}};
+    FastBlock b{m, {}, {}, x, {}, smaller(kFastVectors, n - first), {}, ahead_bytes(n)};
     for (int r = 0; r < R; ++r) {
       b.tile[r] = m.data + (block + r) * m.n_tiles * m.tile_bytes;
       b.rows[r] = smaller(16, m.rows - 16 * (block + r));
@@ -593,19 +590,24 @@ inline void decode_columns(I codes, F scale, F bias, F* w) {
 
 // The weights of quarter Q of a span, 16 columns.
 template <MatrixType Type, int Q>
-inline void decode_quarter(const uint8_t* span, F scale, F bias, F (&w)[16]) {
+inline void decode_quarter(const uint8_t* span, const uint8_t* ahead, F scale, F bias, F (&w)[16]) {
 #pragma GCC unroll 16
   for (int l = 0; l < 16; l += 4) {
-    if constexpr (Type == MatrixType::Affine4)
-      decode_columns<4, Q / 2 * 4>(load_i(span + (Q % 2 * 4 + l / 4) * 64), scale, bias, w + l);
-    else if constexpr (Type == MatrixType::Affine8)
-      decode_columns<8, 0>(load_i(span + (Q * 4 + l / 4) * 64), scale, bias, w + l);
-    else
+    const int line = (Type == MatrixType::Affine4 ? Q % 2 : Q) * 4 + l / 4;
+    if constexpr (Type == MatrixType::Affine4) {
+      if (Q < 2) ask_for(ahead + line * 64);
+      decode_columns<4, Q / 2 * 4>(load_i(span + line * 64), scale, bias, w + l);
+    } else if constexpr (Type == MatrixType::Affine8) {
+      ask_for(ahead + line * 64);
+      decode_columns<8, 0>(load_i(span + line * 64), scale, bias, w + l);
+    } else {
       for (int i = l; i < l + 4; i += 2) {  // bf16
+        ask_for(ahead + (Q * 16 + i) * 32);
         const I both = load_i(span + (Q * 16 + i) * 32);
         w[i] = as_float(shl<16>(both));
         w[i + 1] = as_float(and_i(both, set_i(static_cast<int32_t>(0xffff0000))));
       }
+    }
   }
 }
 
@@ -614,6 +616,7 @@ template <MatrixType Type>
 struct ExactVector {
   const Tiles& m;
   const float* x;
+  size_t ahead;  // bytes
   F c[16];
 
   template <int Q>
@@ -625,7 +628,8 @@ struct ExactVector {
       scale = load_scale(m.scale, at);
       bias = load_scale(m.scale, at + m.bias_after);
     }
-    decode_quarter<Type, Q>(tile + in * m.span_bytes, scale, bias, w);
+    const uint8_t* span = tile + in * m.span_bytes;
+    decode_quarter<Type, Q>(span, span + ahead, scale, bias, w);
     const size_t left = m.cols - column;
 #pragma GCC unroll 16
     for (size_t l = 0; l < 16; ++l)
@@ -649,8 +653,8 @@ struct ExactVector {
 template <MatrixType Type>
 inline void exact_vector(const Tiles& m, size_t block, size_t blocks, const float* x, float* out) {
   for (size_t b = block; b < block + blocks; ++b)
-    ExactVector<Type>{m, x, {}}.run(m.data + b * m.n_tiles * m.tile_bytes, smaller(16, m.rows - 16 * b),
-                                    out + 16 * (b - block));
+    ExactVector<Type>{m, x, ahead_bytes(1), {}}.run(m.data + b * m.n_tiles * m.tile_bytes,
+                                                    smaller(16, m.rows - 16 * b), out + 16 * (b - block));
 }
 
 void linear_exact(const Tiles& m, size_t block, size_t blocks, const Panel& x, const uint32_t* pick, size_t n,
