@@ -20,7 +20,14 @@ using Clock = std::chrono::steady_clock;
 // routes some slots may never be filled.
 constexpr uint64_t kLeastWarmup = 16, kMostWarmup = 128;
 
-constexpr uint64_t kTellsMemorySpeed = 256u << 20;  // of weights: several times what caches hold
+constexpr uint64_t kTellsMemorySpeed = 1u << 30;  // of experts: many times what caches hold
+
+std::span<const std::byte> largest(const std::vector<std::span<std::byte>>& parts) {
+  std::span<const std::byte> most;
+  for (const std::span<std::byte> p : parts)
+    if (p.size() > most.size()) most = p;
+  return most;
+}
 
 double median(std::vector<double> v) {
   std::ranges::sort(v);
@@ -260,9 +267,10 @@ class Bench {
     if (request_.generate) fill_slots(*subject);
     WorkerPool readers(result_.threads);
     const Ops& ops = choose_ops(request_.engine.isa);
-    const std::span<const std::byte> weights = subject->engine().resident_memory();
+    const std::span<const std::byte> weights = largest(subject->engine().store().memory());
     const bool tell = result_.in_memory && !result_.plan.device_bytes && weights.size() >= kTellsMemorySpeed;
-    const auto memory_speed = [&] { return tell ? read_bytes_per_s(ops, readers, weights) : 0; };
+    MemoryReader reader(ops, readers, weights);
+    const auto memory_speed = [&] { return tell ? reader.bytes_per_s() : 0; };
     for (const uint64_t depth : decode_depths()) {
       Meter meter(depth, request_.generate, request_.sequences);
       const Sequences sequences = sequences_at(*subject, depth);

@@ -64,7 +64,6 @@ class Engine {
   size_t threads() const;
   KvType kv() const;
   DeviceTierStats device_tier() const { return backend_->device_tier(); }
-  std::span<const std::byte> resident_memory() const { return resident_.memory(); }
   std::unique_ptr<Sequence> make_sequence() { return backend_->make_sequence(plan_.ctx); }
   // For steps of the multi-token-prediction layer; null where there is none or the backend cannot compute it.
   std::unique_ptr<Sequence> make_mtp_sequence() { return backend_->make_mtp_sequence(plan_.ctx); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "base/buffer.h"
 #include "base/clock.h"
@@ -13,6 +14,8 @@ namespace moeflux {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr size_t kStreams[] = {1, 2, 4};
 
 // The shortest of several rounds of work on all threads.
 template <class Work>
@@ -45,8 +48,11 @@ MachineLimits measure_machine(const Ops& ops, size_t threads) {
     std::vector<AlignedBuffer> buffers;
     for (size_t t = 0; t < threads; ++t) buffers.emplace_back(bytes);
     pool.run(threads, [&](size_t i, size_t) { std::memset(buffers[i].data(), 1, bytes); });
-    const double s = best_seconds(pool, 10, [&](size_t i) { ops.read_memory(buffers[i].data(), bytes); });
-    m.memory_bytes_per_s = n * static_cast<double>(bytes) / s;
+    for (const size_t streams : kStreams) {
+      const double s =
+          best_seconds(pool, 5, [&](size_t i) { ops.read_memory(buffers[i].data(), bytes, streams); });
+      m.memory_bytes_per_s = std::max(m.memory_bytes_per_s, n * static_cast<double>(bytes) / s);
+    }
   }
   const double ops_done = n * static_cast<double>(kRounds * kPeakOpsPerRound * 2);
   m.float_flops = ops_done / best_seconds(pool, 5, [&](size_t) { ops.peak_float(kRounds); });
@@ -59,16 +65,24 @@ MachineLimits measure_machine(const Ops& ops, size_t threads) {
   return m;
 }
 
-double read_bytes_per_s(const Ops& ops, WorkerPool& pool, std::span<const std::byte> memory) {
-  constexpr int kRounds = 4;
-  const size_t each = memory.size() / pool.size() / 64 * 64;
-  const auto read_all = [&] {
-    pool.run(pool.size(), [&](size_t i, size_t) { ops.read_memory(memory.data() + i * each, each); });
+double MemoryReader::bytes_per_s() {
+  double best = 0;
+  for (const size_t streams : kStreams) best = std::max(best, read(streams));
+  return best;
+}
+
+double MemoryReader::read(size_t streams) {
+  constexpr size_t kEach = 67u << 20, kReadings = 3;  // not a power of two: streams would meet in the caches
+  const size_t threads = pool_.size(), each = std::min(kEach, memory_.size() / threads / 64 * 64);
+  const auto read_part = [&] {
+    if (at_ + threads * each > memory_.size()) at_ = 0;
+    const std::byte* part = memory_.data() + std::exchange(at_, at_ + threads * each);
+    pool_.run(threads, [&](size_t i, size_t) { ops_.read_memory(part + i * each, each, streams); });
   };
-  read_all();  // the threads are awake from here on
+  read_part();  // the threads are awake from here on
   const auto start = Clock::now();
-  for (int r = 0; r < kRounds; ++r) read_all();
-  return kRounds * static_cast<double>(pool.size() * each) / seconds_since(start);
+  for (size_t r = 0; r < kReadings; ++r) read_part();
+  return static_cast<double>(kReadings * threads * each) / seconds_since(start);
 }
 
 double device_memory_bytes_per_s() { return measure_cuda_memory(); }

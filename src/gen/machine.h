@@ -21,8 +21,22 @@ struct MachineLimits {
 // Takes about two seconds and 512 MiB per thread, less where half of the available memory is less.
 MachineLimits measure_machine(const Ops& ops, size_t threads);
 double device_memory_bytes_per_s();  // of the GPU; throws Error{Device | Unsupported} where there is none
-// How fast all threads of the pool read this memory, which should be much more than the caches hold: the mean
-// of several readings.
-double read_bytes_per_s(const Ops& ops, WorkerPool& pool, std::span<const std::byte> memory);
+
+// How fast all threads of a pool read memory: each time another part of it, so that what caches hold of the
+// parts before is of no use. The memory should be much more than the caches hold.
+class MemoryReader {
+ public:
+  MemoryReader(const Ops& ops, WorkerPool& pool, std::span<const std::byte> memory)
+      : ops_(ops), pool_(pool), memory_(memory) {}
+  double bytes_per_s();  // the fastest of several ways to read, each the mean of several readings
+
+ private:
+  double read(size_t streams);
+
+  const Ops& ops_;
+  WorkerPool& pool_;
+  const std::span<const std::byte> memory_;
+  size_t at_ = 0;
+};
 
 }  // namespace moeflux

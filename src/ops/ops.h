@@ -67,7 +67,8 @@ struct Ops {
   // Multiply-adds per call of each kind, for measuring what the processor can do at most.
   void (*peak_float)(size_t rounds) noexcept;
   void (*peak_int8)(size_t rounds) noexcept;
-  void (*read_memory)(const void* data, size_t bytes) noexcept;
+  // Reads memory in so many streams side by side, 1, 2 or 4: which is fastest differs between processors.
+  void (*read_memory)(const void* data, size_t bytes, size_t streams) noexcept;
 };
 
 inline constexpr size_t kPeakOpsPerRound = 16 * 16 * 8;  // float multiply-adds; int8: four times as many

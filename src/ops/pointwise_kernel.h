@@ -111,16 +111,27 @@ void peak_int8(size_t rounds) noexcept {
   __asm__ volatile("" : : "r"(out) : "memory");
 }
 
-// Reads memory in four streams as fast as it comes.
-void read_memory(const void* data, size_t bytes) noexcept {
-  const auto* p = static_cast<const uint8_t*>(data);
-  const size_t part = bytes / 4 / 64 * 64;
-  I s[4] = {set_i(0), set_i(0), set_i(0), set_i(0)};
+template <size_t Streams>
+inline void read_streams(const uint8_t* p, size_t bytes) {
+  const size_t part = bytes / Streams / 64 * 64;
+  I s[Streams];
+  for (I& sum : s) sum = set_i(0);
   for (size_t at = 0; at < part; at += 64)
-    for (size_t i = 0; i < 4; ++i) s[i] = or_i(s[i], load_i(p + i * part + at));
+    for (size_t i = 0; i < Streams; ++i) {
+      if constexpr (Streams == 1) ask_for(p + at + ahead_bytes(1));  // as products do
+      s[i] = or_i(s[i], load_i(p + i * part + at));
+    }
   float out[16];
-  store(out, as_float(or_i(or_i(s[0], s[1]), or_i(s[2], s[3]))));
+  for (size_t i = 1; i < Streams; ++i) s[0] = or_i(s[0], s[i]);
+  store(out, as_float(s[0]));
   __asm__ volatile("" : : "r"(out) : "memory");
+}
+
+void read_memory(const void* data, size_t bytes, size_t streams) noexcept {
+  const auto* p = static_cast<const uint8_t*>(data);
+  streams == 1   ? read_streams<1>(p, bytes)
+  : streams == 2 ? read_streams<2>(p, bytes)
+                 : read_streams<4>(p, bytes);
 }
 
 }  // namespace
