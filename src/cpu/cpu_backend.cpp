@@ -89,15 +89,21 @@ void CpuBackend::add_to_residual(CpuStep& s, const float* y) {
   for (size_t i = 0; i < s.n * d; ++i) s.x[i] += y[i];
 }
 
-void CpuBackend::fetch_ahead(const CpuStep& s, const MatrixView& w) {
-  if (s.n == 1 && w) pool_.fetch_ahead(w.data, matrix_bytes(w.format, w.rows, w.cols));
+void CpuBackend::fetch_ahead(const CpuStep& s, std::initializer_list<const MatrixView*> together) {
+  if (s.n == 1) products_.fetch_ahead({together.begin(), together.size()});
 }
 
 void CpuBackend::fetch_next_layer(const CpuStep& s, const LayerWeights& layer) {
-  if (s.batch.mtp() || layer.index + 1 == w_.layers.size()) return fetch_ahead(s, w_.head);
+  if (s.batch.mtp() || layer.index + 1 == w_.layers.size()) return fetch_ahead(s, {&w_.head});
   const LayerWeights& next = w_.layers[layer.index + 1];
-  const MatrixView first[] = {next.attention.q.w, next.mla.q, next.mla.q_a.w, next.delta.qkv};
-  for (const MatrixView& w : first) fetch_ahead(s, w);
+  switch (next.config->mixer) {
+    case Mixer::Attention:
+      return fetch_ahead(s, {&next.attention.q.w, &next.attention.k.w, &next.attention.v.w});
+    case Mixer::Mla:
+      return fetch_ahead(s, {next.mla.q ? &next.mla.q : &next.mla.q_a.w, &next.mla.kv_a.w});
+    case Mixer::DeltaNet:
+      return fetch_ahead(s, {&next.delta.b, &next.delta.a, &next.delta.qkv, &next.delta.z});
+  }
 }
 
 void CpuBackend::embed(Step& step) {
@@ -151,7 +157,7 @@ void CpuBackend::route(Step& step, const LayerWeights& layer) {
       {layer.router.w, layer.router.bias, s.h, nullptr, s.n, logits, moe.n_experts, true}};
   if (moe.shared_gated) jobs.push_back({layer.shared_gate, {}, s.h, nullptr, s.n, gates, 1, true});
   products_.run(jobs);
-  fetch_ahead(s, layer.shared.gate.w);
+  if (moe.shared_width) fetch_ahead(s, {&layer.shared.gate.w});
   tap(s, "router_logits", layer.index, logits, s.n, moe.n_experts);
 
   const RouterRule rule = router_rule(moe, layer.score_bias);

@@ -153,7 +153,7 @@ void CpuBackend::grouped_attention(CpuStep& s, const LayerWeights& layer, const 
                           {w.k.w, w.k.bias, h, nullptr, s.n, k, kv_width},
                           {w.v.w, w.v.bias, h, nullptr, s.n, v, kv_width}};
   products_.run(jobs);
-  fetch_ahead(s, w.o.w);
+  fetch_ahead(s, {&w.o.w});
 
   const auto prepare = [&](size_t t, size_t) {  // norms, clipping, rotation
     float *query = q + t * q_width, *key = k + t * kv_width, *value = v + t * kv_width;
@@ -209,7 +209,7 @@ void CpuBackend::grouped_attention(CpuStep& s, const LayerWeights& layer, const 
   });
   float* y = y_.get(s.n * m_.d_model);
   product(w.o, mixed, y);
-  fetch_ahead(s, layer.router.w);
+  fetch_ahead(s, {&layer.router.w});
   add_to_residual(s, y);
 }
 
@@ -309,7 +309,7 @@ void CpuBackend::latent_attention(CpuStep& s, const LayerWeights& layer, const P
   products_.quantise(mixed);
   float* y = y_.get(s.n * m_.d_model);
   product(w.o, mixed, y);
-  fetch_ahead(s, layer.router.w);
+  fetch_ahead(s, {&layer.router.w});
   add_to_residual(s, y);
 }
 
@@ -337,7 +337,7 @@ void CpuBackend::delta_net(CpuStep& s, const LayerWeights& layer, const Panel& h
                           {w.qkv, {}, h, nullptr, s.n, u + qk, channels, false, qk, values},
                           {w.z, {}, h, nullptr, s.n, z, values}};
   products_.run(jobs);
-  fetch_ahead(s, w.out);
+  fetch_ahead(s, {&w.out});
 
   const Panel mixed = mixed_.make(s.n, values);
   const size_t group = heads / d.n_key_heads, lane = 2 * d.key_dim + group * d.value_dim;
@@ -352,7 +352,7 @@ void CpuBackend::delta_net(CpuStep& s, const LayerWeights& layer, const Panel& h
   products_.quantise(mixed);
   float* y = y_.get(s.n * m_.d_model);
   product({w.out, {}}, mixed, y);
-  fetch_ahead(s, layer.router.w);
+  fetch_ahead(s, {&layer.router.w});
   add_to_residual(s, y);
 }
 

@@ -53,8 +53,8 @@ class CpuBackend : public Backend {
   void norm(const float* x, size_t n, Vector w, float eps, const Panel& out);
   void product(const Linear& l, const Panel& x, float* out);
   void add_to_residual(CpuStep& s, const float* y);
-  void fetch_ahead(const CpuStep& s,
-                   const MatrixView& w);  // while one token is computed: idle threads fetch w
+  // While one token is computed: threads that wait fetch what is multiplied next.
+  void fetch_ahead(const CpuStep& s, std::initializer_list<const MatrixView*> together);
   void fetch_next_layer(const CpuStep& s, const LayerWeights& layer);
 
   // -- mixers: h is the normed input; the result is added to the residual stream

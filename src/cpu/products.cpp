@@ -100,6 +100,22 @@ void Products::each_item(size_t work, Fn fn, const std::function<void()>& first)
   for (const Item& item : items_) fn(item);
 }
 
+void Products::fetch_ahead(std::span<const MatrixView* const> matrices) const {
+  size_t total = 0;
+  for (const MatrixView* m : matrices) total += m->n_row_blocks();
+  for (size_t t = 1; t < parts_.size(); ++t) {  // the caller has other things to do
+    size_t block = t * total / parts_.size();
+    for (const MatrixView* m : matrices) {
+      if (block < m->n_row_blocks()) {
+        const size_t bytes = m->n_tiles_per_row() * m->format.tile_bytes();
+        pool_.fetch_ahead(t, {m->data + block * bytes, (m->n_row_blocks() - block) * bytes});
+        break;
+      }
+      block -= m->n_row_blocks();
+    }
+  }
+}
+
 void Products::run(std::span<const Product> products) {
   size_t total = 0, work = 0;
   const auto n_blocks = [](const Product& p) {

@@ -76,6 +76,8 @@ class Products {
   void run(std::span<const Product> products);
   // first: see WorkerPool::run.
   void run(std::span<const GatedProduct> products, const std::function<void()>& first = {});
+  // These will be multiplied with one vector next, together: threads that wait fetch the begin of their part.
+  void fetch_ahead(std::span<const MatrixView* const> matrices) const;
   bool fast() const { return fast_; }
 
  private:

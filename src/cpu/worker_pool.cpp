@@ -14,7 +14,7 @@ namespace {
 constexpr int kSpins = 4000;  // some hundreds of microseconds: longer than the gaps within a token
 
 constexpr size_t kAheadPiece = 1024;       // bytes between two looks at what is to be done
-constexpr size_t kMostAhead = 768 * 1024;  // of a hint: it must still be in the cache when it is used
+constexpr size_t kMostAhead = 512 * 1024;  // of a hint: it must still be in the cache when it is used
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -33,7 +33,7 @@ void pin(std::jthread& thread, int cpu) {
 
 }  // namespace
 
-WorkerPool::WorkerPool(size_t threads) {
+WorkerPool::WorkerPool(size_t threads) : hints_(std::max<size_t>(threads, 1)) {
   const std::vector<int> cores = usable_cores();
   start_threads(
       std::max<size_t>(threads, 1) - 1, [this](size_t i) { serve(i + 1); }, [this] { end(); }, workers_);
@@ -66,25 +66,28 @@ void WorkerPool::run_region(size_t n, Call call, void* work, const std::function
   take_items(0);
   gate_.fetch_and(~kOpen, std::memory_order_relaxed);
   for (int spins = 0; gate_.load(std::memory_order_acquire) > 0; ++spins) {
-    wait_usefully();
+    relax();
     if (spins > kSpins / 8) sched_yield();  // the worker may be waiting for this very processor
   }
   if (thrown) std::rethrow_exception(thrown);
 }
 
-void WorkerPool::fetch_ahead(const void* data, size_t bytes) {
-  const auto begin = reinterpret_cast<uintptr_t>(data);
-  ahead_end_.store(0, std::memory_order_relaxed);  // no thread takes the new begin with the old end
-  ahead_.store(begin, std::memory_order_relaxed);
-  ahead_end_.store(begin + std::min(bytes, kMostAhead), std::memory_order_relaxed);
+void WorkerPool::fetch_ahead(size_t worker, std::span<const std::byte> data) {
+  Hint& hint = hints_[worker];
+  hint.begin.store(nullptr, std::memory_order_relaxed);  // a new begin is not taken with the old end
+  hint.end.store(data.data() + std::min(data.size(), kMostAhead), std::memory_order_release);
+  hint.begin.store(data.data(), std::memory_order_release);
 }
 
-void WorkerPool::wait_usefully() {
-  const uintptr_t end = ahead_end_.load(std::memory_order_relaxed);
-  if (ahead_.load(std::memory_order_relaxed) >= end) return relax();
-  const uintptr_t at = ahead_.fetch_add(kAheadPiece, std::memory_order_relaxed);
-  for (uintptr_t line = at; line < at + kAheadPiece && line < end; line += 64)
-    __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);  // never faults, whatever the address
+// Loads, not requests: processors drop requests when many are under way.
+void WorkerPool::wait_usefully(size_t worker) {
+  Hint& hint = hints_[worker];
+  const std::byte* begin = hint.begin.load(std::memory_order_acquire);
+  const std::byte* end = hint.end.load(std::memory_order_acquire);
+  if (begin != hint.of) hint.of = hint.at = begin;
+  if (!begin || hint.at >= end || hint.begin.load(std::memory_order_relaxed) != begin) return relax();
+  const std::byte* stop = hint.at + std::min<size_t>(kAheadPiece, static_cast<size_t>(end - hint.at));
+  for (; hint.at < stop; hint.at += 64) static_cast<void>(*static_cast<const volatile std::byte*>(hint.at));
 }
 
 bool WorkerPool::enter() {
@@ -103,7 +106,7 @@ void WorkerPool::take_items(size_t worker) {
 void WorkerPool::serve(size_t worker) {
   for (uint32_t seen = 0;;) {
     for (int spins = 0; region_.load(std::memory_order_acquire) == seen && spins < kSpins; ++spins)
-      wait_usefully();
+      wait_usefully(worker);
     if (region_.load(std::memory_order_acquire) == seen) {
       ++sleepers_;
       region_.wait(seen);

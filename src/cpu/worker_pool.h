@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -36,9 +37,9 @@ class WorkerPool {
         const_cast<void*>(static_cast<const void*>(&work)), first);
   }
 
-  // What will be read soon: threads that wait for others bring it into the cache meanwhile. A hint; a later
-  // one takes the place of the one before.
-  void fetch_ahead(const void* data, size_t bytes);
+  // What a worker will read soon: while it waits, it brings that into its cache. A hint; a later one takes
+  // the place of the one before. The memory must stay as long as the pool.
+  void fetch_ahead(size_t worker, std::span<const std::byte> data);
 
  private:
   using Call = void (*)(void* work, size_t item, size_t worker);
@@ -46,7 +47,7 @@ class WorkerPool {
   void serve(size_t worker);
   void end();
   void take_items(size_t worker);
-  void wait_usefully();
+  void wait_usefully(size_t worker);
 
   bool enter();
 
@@ -59,9 +60,12 @@ class WorkerPool {
   static constexpr uint32_t kOpen = 1u << 31;
   alignas(64) std::atomic<uint32_t> gate_ = 0;  // kOpen while workers may enter, plus how many are inside
   alignas(64) std::atomic<uint32_t> sleepers_ = 0;
-  alignas(64) std::atomic<uintptr_t> ahead_ = 0;  // what fetch_ahead was given, less what has been fetched
-  std::atomic<uintptr_t> ahead_end_ = 0;
   std::atomic<bool> stop_ = false;
+  struct alignas(64) Hint {
+    std::atomic<const std::byte*> begin = nullptr, end = nullptr;  // what fetch_ahead was given
+    const std::byte *of = nullptr, *at = nullptr;  // the worker's own: the begin that it follows, and how far
+  };
+  std::vector<Hint> hints_;  // by worker
   std::vector<std::jthread> workers_;
 };
 
