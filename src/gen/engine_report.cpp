@@ -47,7 +47,7 @@ std::string describe_reads(const Engine& engine) {
   std::string text = to_string(s);
   if (const uint64_t bytes = engine.store().registered_bytes())
     text += fmt::format(", {} of the slots registered", format_bytes(bytes));
-  else if (engine.options().register_memory && engine.store_stats().reads > 0)
+  else if (engine.options().register_memory && !engine.store().holds_all() && engine.store_stats().reads > 0)
     text += ", no slots registered: this queue or system does not allow it";
   if (d.bytes_per_s > 0) text += fmt::format("; the drive gives {:.2f} GB/s", d.bytes_per_s / 1e9);
   return text;

@@ -146,6 +146,8 @@ DriveSpeed probe_drive(std::span<const RecordFile> files, const ReadWishes& wish
          files[0].buffered->path().string());
   s.piece_bytes = wishes.piece_bytes.value_or(s.piece_bytes);
   s.depth = wishes.depth.value_or(s.depth);
+  s.bulk_piece_bytes = wishes.piece_bytes.value_or(s.bulk_piece_bytes);
+  s.bulk_depth = wishes.depth.value_or(s.bulk_depth);
   uint64_t all = 0;
   for (const RecordFile& f : files) all += f.record_bytes * f.n_records;
   if (all < kWorthProbing) return {s, 0};

@@ -14,6 +14,8 @@ struct ReadSettings {
   std::string queue = "auto";  // read_queue_names()
   bool direct = true;          // past the page cache
   size_t piece_bytes = 256 << 10, depth = 12;
+  // Where everything is read and nobody waits for a single record: more and larger reads cost less each.
+  size_t bulk_piece_bytes = 1 << 20, bulk_depth = 32;
 };
 
 // What the user has fixed; the probe chooses the rest.

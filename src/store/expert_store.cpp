@@ -128,8 +128,10 @@ bool ExpertStore::Demand::any_ready() const {
 ExpertStore::ExpertStore(const Package& package, const StoreOptions& options)
     : package_(package), options_(options) {
   make_slots(options.budget_bytes);
-  auto queue = make_read_queue(options.reads.queue, options.reads.depth);
-  if (options.register_memory) queue->register_memory(slot_groups());
+  const ReadSettings& reads = options.reads;
+  auto queue =
+      make_read_queue(reads.queue, holds_all_ ? std::max(reads.depth, reads.bulk_depth) : reads.depth);
+  if (options.register_memory && !holds_all_) queue->register_memory(slot_groups());
   registered_ = queue.get();
   if (options.wrap_queue) queue = options.wrap_queue(std::move(queue));
   // A record's checksum is made as its bytes arrive: there is then little left to do after the last of them.
@@ -305,7 +307,7 @@ void ExpertStore::load_all() {
     } catch (const std::system_error&) {
       break;  // reads make the pages that nobody has made
     }
-  Demand demand(*this, keys, Use::Decode);
+  Demand demand(*this, keys, Use::Fill);
   std::vector<Lease> leases;
   while (demand.take(leases)) {
     for (const Lease& l : leases) progress.add(l.bytes().size());
@@ -413,7 +415,7 @@ ExpertStore::Slot* ExpertStore::find_room(SlotClass& cls, Use use, bool guess) {
       slot = s;
       break;
     }
-  const bool may_take = use == Use::Decode || cls.cold.size() < passing_slots(cls.slots.size());
+  const bool may_take = use != Use::Sweep || cls.cold.size() < passing_slots(cls.slots.size());
   if (!slot && may_take) {
     const auto id = cls.policy->victim([&](ExpertId i) { return idle(cls.where[i]); });
     if (id) slot = cls.where[*id];
@@ -442,7 +444,8 @@ void ExpertStore::begin_load(Slot& slot, ExpertKey key, Use use, bool guess) {
     slot.cls->policy->insert(slot.id);
   const Package::RecordPlace place = package_.place(*l.layer, key.expert);
   const File* file = options_.reads.direct && place.direct ? place.direct : place.buffered;
-  loader_->start(slot.tag, {file, place.offset, slot.bytes}, guess ? Urgency::Guess : Urgency::Demand);
+  const Urgency urgency = guess ? Urgency::Guess : use == Use::Fill ? Urgency::Bulk : Urgency::Demand;
+  loader_->start(slot.tag, {file, place.offset, slot.bytes}, urgency);
 }
 
 void ExpertStore::keep_cold(Slot& slot) {

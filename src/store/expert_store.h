@@ -55,8 +55,9 @@ struct StoreOptions {
   bool check_reads = true;
   std::string policy = policy_names().front();
   ReadSettings reads;
-  size_t threads = 1;           // that make the slots' pages while all experts are loaded
-  bool register_memory = true;  // with the kernel, where it allows it: reads then cost less
+  size_t threads = 1;  // that make the slots' pages while all experts are loaded
+  // With the kernel, where it allows it: reads then cost less. Pointless where each slot is read into once.
+  bool register_memory = true;
   std::chrono::milliseconds read_timeout{30'000};
   Trace* trace = nullptr;
   ProgressSink progress = {};
@@ -70,8 +71,9 @@ class ExpertStore {
 
  public:
   // Decode: experts are kept as the policy says. Sweep: a prompt touches nearly all experts once; they pass
-  // through a few slots and leave what decoding uses in place.
-  enum class Use : uint8_t { Decode, Sweep };
+  // through a few slots and leave what decoding uses in place. Fill: as decode, but nothing is computed with
+  // one of them while the others are read.
+  enum class Use : uint8_t { Decode, Sweep, Fill };
 
   class Lease {  // while it lives, the expert's bytes stay where they are
    public:

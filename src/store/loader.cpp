@@ -45,10 +45,11 @@ void Loader::start(uint64_t tag, const Load& load, Urgency urgency) {
   State state;
   state.load = load;
   state.urgency = urgency;
-  state.n_pieces = state.pieces_left = piece_count(load.into.size(), settings_.piece_bytes);
+  state.piece_bytes = urgency == Urgency::Bulk ? settings_.bulk_piece_bytes : settings_.piece_bytes;
+  state.n_pieces = state.pieces_left = piece_count(load.into.size(), state.piece_bytes);
   state.here.resize(state.n_pieces);
   check(loads_.emplace(tag, state).second, "one load at a time under a tag");
-  (urgency == Urgency::Demand ? demand_ : guesses_).push_back(tag);
+  line(urgency).push_back(tag);
   started_ = true;
 }
 
@@ -64,16 +65,15 @@ void Loader::promote(uint64_t tag) {
   const std::lock_guard lock(mutex_);
   const auto it = loads_.find(tag);
   if (it == loads_.end() || it->second.urgency == Urgency::Demand) return;
-  it->second.urgency = Urgency::Demand;
-  if (std::erase(guesses_, tag)) demand_.push_back(tag);
+  const Urgency before = std::exchange(it->second.urgency, Urgency::Demand);
+  if (std::erase(line(before), tag)) line(Urgency::Demand).push_back(tag);
 }
 
 bool Loader::cancel(uint64_t tag) {
   const std::lock_guard lock(mutex_);
   const auto it = loads_.find(tag);
   if (it == loads_.end() || it->second.next_piece > 0) return false;
-  std::erase(guesses_, tag);
-  std::erase(demand_, tag);
+  std::erase(line(it->second.urgency), tag);
   loads_.erase(it);
   return true;
 }
@@ -89,12 +89,11 @@ void Loader::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [&] {
-      return stop_ || !demand_.empty() || !guesses_.empty() || !rests_.empty() || can_tell() ||
-             free_tags_.size() < in_flight_.size();
+      return stop_ || std::ranges::any_of(lines_, [](const auto& line) { return !line.empty(); }) ||
+             !rests_.empty() || can_tell() || free_tags_.size() < in_flight_.size();
     });
     if (stop_) {
-      demand_.clear();
-      guesses_.clear();
+      for (auto& line : lines_) line.clear();
       rests_.clear();
       if (free_tags_.size() == in_flight_.size()) return;
     }
@@ -145,16 +144,21 @@ void Loader::tell_one(size_t most_bytes, std::unique_lock<std::mutex>& lock) {
 }
 
 void Loader::fill_requests() {
-  Piece piece;
   while (!free_tags_.empty() && !rests_.empty()) {
     request(rests_.front());
     rests_.pop_front();
   }
-  while (!free_tags_.empty() && next_piece(demand_, piece)) request(piece);
+  fill_requests(Urgency::Demand, settings_.depth);
+  fill_requests(Urgency::Bulk, in_flight_.size());
   // What is needed next must not wait long behind guesses.
-  const size_t most = std::max<size_t>(2, in_flight_.size() / 4);
-  while (in_flight_.size() - free_tags_.size() < std::min(most, in_flight_.size()) &&
-         next_piece(guesses_, piece))
+  fill_requests(Urgency::Guess, std::max<size_t>(2, settings_.depth / 4));
+}
+
+// Until `most` are in flight.
+void Loader::fill_requests(Urgency urgency, size_t most) {
+  Piece piece;
+  while (!free_tags_.empty() && in_flight_.size() - free_tags_.size() < most &&
+         next_piece(line(urgency), piece))
     request(piece);
 }
 
@@ -167,7 +171,7 @@ bool Loader::next_piece(std::deque<uint64_t>& line, Piece& piece) {
       finish_if_complete(tag, s);
       continue;
     }
-    const PieceRange range = piece_of(s.load.into.size(), settings_.piece_bytes, s.next_piece);
+    const PieceRange range = piece_of(s.load.into.size(), s.piece_bytes, s.next_piece);
     piece = {tag, range.begin, range.end, s.next_piece++};
     ++s.in_flight;
     if (s.next_piece == s.n_pieces) line.pop_front();
@@ -216,8 +220,8 @@ void Loader::piece_is_here(const Piece& piece, State& s) {
   const size_t from = s.in_order;
   while (s.in_order < s.n_pieces && s.here[s.in_order]) ++s.in_order;
   if (s.in_order == from) return;
-  const uint64_t begin = piece_of(s.load.into.size(), settings_.piece_bytes, from).begin;
-  const uint64_t end = piece_of(s.load.into.size(), settings_.piece_bytes, s.in_order - 1).end;
+  const uint64_t begin = piece_of(s.load.into.size(), s.piece_bytes, from).begin;
+  const uint64_t end = piece_of(s.load.into.size(), s.piece_bytes, s.in_order - 1).end;
   add_event({piece.tag, s.load.into.subspan(begin, end - begin), {}});
 }
 
@@ -230,8 +234,7 @@ void Loader::add_event(const Event& event) {
 void Loader::finish_if_complete(uint64_t tag, State& s) {
   if (s.in_flight > 0 || (s.pieces_left > 0 && !s.closed)) return;
   if (s.pieces_left > 0 && s.result.ok()) s.result.err = ECANCELED;
-  std::erase(demand_, tag);
-  std::erase(guesses_, tag);
+  std::erase(line(s.urgency), tag);
   add_event({tag, {}, s.result});
   loads_.erase(tag);
 }

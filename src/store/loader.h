@@ -1,7 +1,7 @@
 // Brings records from files into memory: one thread that keeps a read queue full with the pieces of all
 // records that are wanted, and others that help it to tell what has arrived. What is needed now goes before
-// what is only guessed; a guess of which nothing has been asked of the drive can be taken back. Short reads
-// are resumed. It knows nothing of experts or slots.
+// what is read in bulk, and that before what is only guessed; a guess of which nothing has been asked of the
+// drive can be taken back. Short reads are resumed. It knows nothing of experts or slots.
 //
 // start, promote and cancel may be called by any thread. On threads of the loader, with no lock held,
 // `arrived` is called with a load's bytes, in order, as soon as what is before them has arrived as well, and
@@ -35,7 +35,8 @@ struct LoadResult {
   bool ok() const { return err == 0 && !end; }
 };
 
-enum class Urgency : uint8_t { Demand, Guess };
+// Bulk: all of many records will be needed, and nobody waits for a single one.
+enum class Urgency : uint8_t { Demand, Bulk, Guess };
 
 class Loader {
  public:
@@ -48,7 +49,7 @@ class Loader {
   // Begins with the next `go`: reads of loads that are begun together are submitted together.
   void start(uint64_t tag, const Load& load, Urgency urgency);
   void go();
-  void promote(uint64_t tag);  // a guess that is needed now
+  void promote(uint64_t tag);  // a load that is needed now
   bool cancel(uint64_t tag);   // true: nothing of it is in flight, and `done` will not be called
   // Asks nothing more of the drive for this load; `done` is called once what is in flight has come back.
   void abandon(uint64_t tag);
@@ -60,6 +61,7 @@ class Loader {
   struct State {
     Load load;
     Urgency urgency = Urgency::Demand;
+    size_t piece_bytes = 0;  // at most
     size_t n_pieces = 0, next_piece = 0, pieces_left = 0, in_flight = 0;
     std::vector<bool> here;  // by piece
     size_t in_order = 0;     // pieces from the first on that have arrived
@@ -83,6 +85,8 @@ class Loader {
   bool can_tell() { return next_event() != events_.end(); }
   void tell_one(size_t most_bytes, std::unique_lock<std::mutex>& lock);
   void fill_requests();
+  std::deque<uint64_t>& line(Urgency urgency) { return lines_[static_cast<size_t>(urgency)]; }
+  void fill_requests(Urgency urgency, size_t most);
   bool next_piece(std::deque<uint64_t>& line, Piece& piece);
   void request(const Piece& piece);
   void handle(const ReadDone& done);
@@ -99,10 +103,10 @@ class Loader {
   std::mutex mutex_;  // guards the following
   std::condition_variable wake_, to_tell_;
   std::unordered_map<uint64_t, State> loads_;
-  std::deque<uint64_t> demand_, guesses_;  // loads with pieces that have not been asked for
-  bool started_ = false;                   // loads since the last go
-  std::deque<Event> events_;               // to be told
-  std::set<uint64_t> being_told_;          // loads
+  std::deque<uint64_t> lines_[3];  // by urgency: loads with pieces that have not been asked for
+  bool started_ = false;           // loads since the last go
+  std::deque<Event> events_;       // to be told
+  std::set<uint64_t> being_told_;  // loads
   bool stop_ = false;
 
   // Of the reading thread alone.

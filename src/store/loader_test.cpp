@@ -112,6 +112,57 @@ TEST_F(LoaderTest, TellsOfALoadInOrderThreads) {
   EXPECT_TRUE(right());
 }
 
+// A queue that keeps count of what is asked of it.
+class CountingQueue : public ReadQueue {
+ public:
+  explicit CountingQueue(size_t depth) : inner_(make_pread_queue(depth)) {}
+  std::string_view name() const override { return inner_->name(); }
+  size_t depth() const override { return inner_->depth(); }
+  size_t submit(std::span<const ReadRequest> requests) override {
+    asked.insert(asked.end(), requests.begin(), requests.end());
+    most_in_flight = std::max(most_in_flight, in_flight_ += requests.size());
+    return inner_->submit(requests);
+  }
+  size_t wait(std::span<ReadDone> out, std::chrono::milliseconds timeout) override {
+    const size_t n = inner_->wait(out, timeout);
+    in_flight_ -= n;
+    return n;
+  }
+  std::vector<ReadRequest> asked;
+  size_t most_in_flight = 0;
+
+ private:
+  const std::unique_ptr<ReadQueue> inner_;
+  size_t in_flight_ = 0;
+};
+
+// Bulk fills the queue with large pieces; what is needed at once goes before it.
+TEST_F(LoaderTest, ReadsInBulkWithLargerPiecesAndMoreInFlightThreads) {
+  ReadSettings s = settings();
+  s.bulk_piece_bytes = kRecord / 2;
+  s.bulk_depth = 9;
+  for (const Urgency urgency : {Urgency::Demand, Urgency::Bulk}) {
+    const bool bulk = urgency == Urgency::Bulk;
+    auto own = std::make_unique<CountingQueue>(s.bulk_depth);
+    const CountingQueue& queue = *own;
+    const size_t before = n_done_;
+    Loader loader(
+        std::move(own), s, [](uint64_t, std::span<const std::byte>) {},
+        [&](uint64_t, const LoadResult& r) {
+          EXPECT_TRUE(r.ok());
+          end_one();
+        });
+    for (uint64_t tag = 0; tag < kRecords; ++tag) loader.start(tag, load(tag), urgency);
+    loader.promote(kRecords - 1);
+    loader.go();
+    ASSERT_TRUE(wait_for(before + kRecords));
+    EXPECT_EQ(queue.most_in_flight, bulk ? s.bulk_depth : s.depth);
+    EXPECT_EQ(queue.asked.size(), kRecords * (bulk ? 2 : kRecord / s.piece_bytes));
+    EXPECT_EQ(queue.asked.front().offset, bulk ? (kRecords - 1) * kRecord : 0);
+    EXPECT_TRUE(right());
+  }
+}
+
 // Calls for one load never overlap, and none comes once the loader is gone.
 TEST_F(LoaderTest, EndsInTheMiddleOfItsThreads) {
   std::atomic<int> inside[kRecords] = {}, overlaps = 0, calls = 0;
