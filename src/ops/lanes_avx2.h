@@ -157,9 +157,15 @@ inline I byte_codes(I line) { return line; }
 template <Kind K>
 constexpr int32_t kCodeOffset = K == Kind::Mx ? -12 : 0;
 
-inline const uint8_t* after(I& sums, const uint8_t* p) {
-  __asm__("" : "+x"(sums.a), "+r"(p));
+inline const uint8_t* after(I& x, const uint8_t* p) {
+  __asm__("" : "+x"(x.a), "+r"(p));
   return p;
+}
+
+inline __m256i broadcast_word(const int8_t* q) {
+  int32_t w;
+  __builtin_memcpy(&w, q, 4);
+  return _mm256_set1_epi32(w);
 }
 
 #if defined(__AVXVNNI__)
@@ -168,15 +174,13 @@ constexpr size_t kMostFew = 2;  // vectors whose sums fit in the registers besid
 inline I dot4(I sums, I codes, I x) {
   return {_mm256_dpbusd_avx_epi32(sums.a, codes.a, x.a), _mm256_dpbusd_avx_epi32(sums.b, codes.b, x.b)};
 }
+inline I dot4(I sums, I codes, const int8_t* x) {
+  const __m256i four = broadcast_word(x);
+  return dot4(sums, codes, I{four, four});
+}
 #else
 constexpr bool kHasDot4 = false;
 constexpr size_t kMostFew = 1;
-
-inline __m256i broadcast_word(const int8_t* q) {
-  int32_t w;
-  __builtin_memcpy(&w, q, 4);
-  return _mm256_set1_epi32(w);
-}
 
 // The sum of code * q over `Lines` lines of unpacked codes.
 template <Kind K, int Lines>

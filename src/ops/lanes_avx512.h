@@ -113,8 +113,22 @@ inline I dot4(I sums, I codes, I x) {
 #endif
 }
 
-inline const uint8_t* after(I& sums, const uint8_t* p) {
-  __asm__("" : "+v"(sums), "+r"(p));
+// The same with four bytes in memory for all lanes, which need no instruction and no register of their own.
+inline I dot4(I sums, I codes, const int8_t* x) {
+#if defined(__GNUC__) && !defined(__clang__)
+  __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+          : "+v"(sums)
+          : "v"(codes), "m"(*reinterpret_cast<const int8_t(*)[4]>(x)));
+  return sums;
+#else
+  int32_t four;
+  __builtin_memcpy(&four, x, 4);
+  return dot4(sums, codes, set_i(four));
+#endif
+}
+
+inline const uint8_t* after(I& x, const uint8_t* p) {
+  __asm__("" : "+v"(x), "+r"(p));
   return p;
 }
 

@@ -173,7 +173,8 @@ enum class Kind { U4, U8, Mx };  // 4-bit and 8-bit unsigned codes; doubled E2M1
 // that; elsewhere dot_lines does it for several lines at once.
 constexpr bool kHasDot4 = false;
 constexpr size_t kMostFew = 1;
-// p, once the sums so far are known: keeps a compiler from gathering what is to be spread over a loop.
+// p, once x is in a register: keeps a compiler from gathering what is to be spread over a loop, and from
+// loading x again for everything that uses it.
 inline const uint8_t* after(I&, const uint8_t* p) { return p; }
 template <Kind K>
 constexpr int32_t kCodeOffset = 0;  // code = unpacked code + this

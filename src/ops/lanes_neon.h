@@ -209,8 +209,8 @@ inline I byte_codes(I line) {  // less 128, so that they are signed
 template <Kind K>
 constexpr int32_t kCodeOffset = K == Kind::U8 ? 128 : 0;
 
-inline const uint8_t* after(I& sums, const uint8_t* p) {
-  __asm__("" : "+w"(sums.v[0]), "+r"(p));
+inline const uint8_t* after(I& x, const uint8_t* p) {
+  __asm__("" : "+w"(x.v[0]), "+r"(p));
   return p;
 }
 
@@ -218,6 +218,11 @@ inline I dot4(I sums, I codes, I x) {
   return each_i([&](int i) {
     return vdotq_s32(sums.v[i], vreinterpretq_s8_s32(codes.v[i]), vreinterpretq_s8_s32(x.v[i]));
   });
+}
+inline I dot4(I sums, I codes, const int8_t* x) {
+  int32_t four;
+  __builtin_memcpy(&four, x, 4);
+  return dot4(sums, codes, set_i(four));
 }
 
 }  // namespace

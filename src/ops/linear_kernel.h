@@ -90,8 +90,9 @@ constexpr size_t kAheadBytes = 6912;  // twelve tiles of 4-bit codes
 // Weights are met once per step: they need not stay in any cache. Never faults, whatever the address.
 inline void ask_for(const uint8_t* p) { __builtin_prefetch(p, 0, 0); }
 
+inline bool asks_for(size_t vectors) { return vectors > kMostUnaided; }
 // How far ahead of the line that is met another is asked for.
-inline size_t ahead_bytes(size_t vectors) { return vectors <= kMostUnaided ? 0 : kAheadBytes; }
+inline size_t ahead_bytes(size_t vectors) { return asks_for(vectors) ? kAheadBytes : 0; }
 
 struct Codes {  // the 16 unpacked lines of a span
   I line[16];
@@ -146,23 +147,34 @@ inline I codes_at(const uint8_t* span, int j) {
 }
 
 // The same for one vector and row block straight from the tile, without unpacked lines in memory: low and
-// high half apart. Each line met is one asked for, at `ahead`: one by one, since many at once would fill the
-// queue of what is under way and hold up loads.
+// high half apart. Where it asks, each line met is one asked for: one by one, since many at once would fill
+// the queue of what is under way and hold up loads. Each is loaded once and in order, which prefetchers like
+// best.
 template <Kind K>
-inline void dot_tile(const uint8_t* tile, const uint8_t* ahead, const int8_t* q, I& low, I& high) {
+inline void dot_tile(const uint8_t* tile, bool asks, const int8_t* q, I& low, I& high) {
   if constexpr (kHasDot4) {
     low = high = set_i(0);
+    const auto line = [&](int j) {
+      I x = load_i(tile + 64 * j);
+      tile = after(x, tile);
+      if (asks) ask_for(tile + kAheadBytes + 64 * j);
+      return x;
+    };
+    if constexpr (K == Kind::U8) {
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      const I x_low = broadcast4(q + 4 * j), x_high = broadcast4(q + 32 + 4 * j);
-      ahead = after(low, ahead);
-      ask_for(ahead + 64 * j);
-      if constexpr (K == Kind::U8) ask_for(ahead + 64 * (j + 8));
-      low = dot4(low, codes_at<K>(tile, j), x_low);
-      high = dot4(high, codes_at<K>(tile, j + 8), x_high);
+      for (int j = 0; j < 8; ++j) low = dot4(low, byte_codes(line(j)), q + 4 * j);
+#pragma GCC unroll 8
+      for (int j = 8; j < 16; ++j) high = dot4(high, byte_codes(line(j)), q + 4 * j);
+    } else {
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; ++j) {
+        const I both = line(j);
+        low = dot4(low, low_codes<K>(both), q + 4 * j);
+        high = dot4(high, high_codes<K>(both), q + 32 + 4 * j);
+      }
     }
   } else {
-    for (size_t j = 0; j < (K == Kind::U8 ? 16 : 8); ++j) ask_for(ahead + 64 * j);
+    for (size_t j = 0; asks && j < (K == Kind::U8 ? 16 : 8); ++j) ask_for(tile + kAheadBytes + 64 * j);
     Codes codes;
     load_codes<K>(tile, codes);
     low = dot_lines<K, 8>(codes.line, q);
@@ -224,53 +236,91 @@ struct FastBlock {  // R row blocks and n vectors of a product
   size_t ahead;  // bytes
 };
 
-// c + the products of one span.
-template <Kind K, bool Halves>
-inline F add_span(const FastBlock& b, const uint8_t* tile, size_t in, const int8_t* q, const SpanScale& x,
-                  F c) {
-  const Tiles& m = b.m;
-  const uint8_t* codes = tile + in * m.span_bytes;
-  I low, high;
-  dot_tile<K>(codes, codes + b.ahead, q, low, high);
-  const F xs = set(x.xs);
-  const I low_offset = set_i(kCodeOffset<K> * x.sum[0]), high_offset = set_i(kCodeOffset<K> * x.sum[1]);
-  Scales w;
-  load_scales<K, Halves>(m, tile, in, w);
-  const uint8_t* ahead = tile + m.scales_at + b.ahead;
-  for (size_t l = 0; l < kScaleLines<K, Halves>; ++l) ask_for(ahead + 64 * l);
-  if constexpr (Halves) {
-    c = add_group<K>(c, low, w.scale[0], w.bias[0], xs, set(x.xb_half[0]), low_offset);
-    return add_group<K>(c, high, w.scale[1], w.bias[1], xs, set(x.xb_half[1]), high_offset);
-  } else {
-    return add_group<K>(c, add_i(low, high), w.scale[0], w.bias[0], xs, set(x.xb),
-                        add_i(low_offset, high_offset));
-  }
+// p += n, as one addition: of a loop that is written out, the compiler would keep every place apart, in more
+// registers than there are.
+template <class T>
+inline void step(T*& p, size_t n) {
+  p += n;
+  __asm__("" : "+r"(p));
 }
 
-// A single vector and row block: weights are met once, so everything stays in registers. One stream of
-// weights at a time comes faster than several side by side.
-template <Kind K, bool Halves>
-inline void fast_vector(FastBlock& b) {
-  const Tiles& m = b.m;
-  F c[8];
-#pragma GCC unroll 8
-  for (F& chain : c) chain = zero();
-  const uint8_t* tile = b.tile[0];
-  const int8_t* q = b.x.q + b.at[0] * 64;
-  const SpanScale* x = b.x.scale + b.at[0];
-  size_t in = 0;
-  for (size_t left = (m.cols + 63) / 64; left > 0; left -= smaller(left, 8)) {
-#pragma GCC unroll 8
-    for (size_t k = 0; k < 8; ++k) {
-      if (k >= left) break;
-      c[k] = add_span<K, Halves>(b, tile, in, q, *x, c[k]);
-      q += b.x.n * 64;
-      x += b.x.n;
-      if (++in == m.tile_spans) in = 0, tile += m.tile_bytes;
+// One vector: weights are met once, so everything stays in registers, and row blocks follow each other as one
+// stream: one at a time comes faster than several side by side. What the format says is known to the
+// compiler, since every instruction beside the loads delays the next ones.
+template <MatrixFormat Format>
+struct FastVector {
+  static constexpr Kind kKind = Format.type == MatrixType::Mxfp4     ? Kind::Mx
+                                : Format.type == MatrixType::Affine4 ? Kind::U4
+                                                                     : Kind::U8;
+  static constexpr size_t kSpans = Format.tile_cols() / 64;
+  static constexpr size_t kSpanBytes = Format.tile_code_bytes() / kSpans;
+  static constexpr size_t kGroups = Format.tile_groups(), kGroupBytes = kTileRows * Format.scale_bytes();
+  static constexpr size_t kScaleLines = (Format.tile_bytes() - Format.tile_code_bytes() + 63) / 64;
+
+  const size_t spans;
+  const int8_t* const q;  // of the first span; the next ones are `stride` spans apart
+  const SpanScale* const scale;
+  const size_t stride;
+  const bool asks;
+
+  static F group_scale(const uint8_t* tile, size_t group) {
+    const F s = load_scale(Format.scale, tile + Format.tile_code_bytes() + group * kGroupBytes);
+    return kKind == Kind::Mx ? mul(s, set(0.5f)) : s;
+  }
+  static F add(F c, I sums, const uint8_t* tile, size_t group, F xs, float xb, int32_t sum) {
+    F bias = zero();
+    if constexpr (kKind != Kind::Mx)
+      bias = load_scale(Format.scale,
+                        tile + Format.tile_code_bytes() + Format.tile_scale_bytes() + group * kGroupBytes);
+    return add_group<kKind>(c, sums, group_scale(tile, group), bias, xs, set(xb),
+                            set_i(kCodeOffset<kKind> * sum));
+  }
+
+  // c[k] += the products of span k, of a tile's spans those of which there are `left`.
+  void add_tile(const uint8_t* tile, size_t left, const int8_t* v, const SpanScale* x, F* c) const {
+    I low[kSpans], high[kSpans];
+#pragma GCC unroll 2
+    for (size_t i = 0; i < kSpans && i < left; ++i)
+      dot_tile<kKind>(tile + i * kSpanBytes, asks, v + i * stride * 64, low[i], high[i]);
+    for (size_t l = 0; asks && l < kScaleLines; ++l)
+      ask_for(tile + Format.tile_code_bytes() + kAheadBytes + 64 * l);
+#pragma GCC unroll 2
+    for (size_t i = 0; i < kSpans && i < left; ++i, x += stride) {
+      const F xs = set(x->xs);
+      if constexpr (kGroups == 2) {
+        c[i] = add(c[i], low[i], tile, 0, xs, x->xb_half[0], x->sum[0]);
+        c[i] = add(c[i], high[i], tile, 1, xs, x->xb_half[1], x->sum[1]);
+      } else {
+        c[i] = add(c[i], add_i(low[i], high[i]), tile, 0, xs, x->xb, x->sum[0] + x->sum[1]);
+      }
     }
   }
-  store_n(b.out[0], b.rows[0], sum_chains(c));
-}
+
+  [[gnu::always_inline]] F row_block(const uint8_t* tile) const {
+    F c[8];
+#pragma GCC unroll 8
+    for (F& chain : c) chain = zero();
+    const int8_t* v = q;
+    const SpanScale* x = scale;
+    for (size_t left = spans; left > 0; left -= smaller(left, 8)) {
+#pragma GCC unroll 8
+      for (size_t k = 0; k < 8; k += kSpans) {
+        if (k >= left) break;
+        add_tile(tile, left - k, v, x, c + k);
+        step(tile, Format.tile_bytes()), step(v, kSpans * stride * 64), step(x, kSpans * stride);
+      }
+    }
+    return sum_chains(c);
+  }
+
+  [[gnu::noinline]] static void run(const Tiles& m, size_t block, size_t blocks, const Panel& x, size_t at,
+                                    float* out) {
+    const FastVector v{(m.cols + 63) / 64, x.q + at * 64, x.scale + at, x.n, asks_for(1)};
+    for (size_t b = block; b < block + blocks; ++b)
+      store_n(out + 16 * (b - block), smaller(16, m.rows - 16 * b),
+              v.row_block(m.data + b * m.n_tiles * m.tile_bytes));
+  }
+};
 
 // Up to T vectors, as the experts of a few texts have: weights come faster than they could be unpacked into
 // memory first, so that sums stay in registers.
@@ -302,7 +352,7 @@ inline void fast_few(FastBlock& b) {
           ahead = after(sums[0], ahead);
           if (K == Kind::U8 || j < 8) ask_for(ahead + 64 * j);
 #pragma GCC unroll 8
-          for (int t = 0; t < T; ++t) sums[t] = dot4(sums[t], line, broadcast4(q + place[t] * 64 + 4 * j));
+          for (int t = 0; t < T; ++t) sums[t] = dot4(sums[t], line, q + place[t] * 64 + 4 * j);
         }
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
@@ -419,7 +469,6 @@ inline void fast_vectors(FastBlock& b) {
 template <Kind K, bool Halves>
 inline bool in_registers(FastBlock& b) {
   if (b.n > kMostInRegisters) return false;
-  if (b.n == 1) return fast_vector<K, Halves>(b), true;
   if constexpr (kMostInRegisters >= 2) {
     if (b.n == 2) return fast_few<K, Halves, 2>(b), true;
   }
@@ -459,8 +508,35 @@ inline void fast_blocks(const Tiles& m, size_t block, size_t blocks, const Panel
   for (; b < blocks; ++b) fast_rows<K, Halves, 1>(m, block + b, x, pick, n, out + 16 * b, out_stride);
 }
 
+// Of all formats with integer codes, the one that the matrix has.
+template <int Bits, uint16_t Group>
+inline void affine_vector(const Tiles& m, size_t block, size_t blocks, const Panel& x, size_t at,
+                          float* out) {
+  if (m.scale == ScaleType::Bf16)
+    return FastVector<MatrixFormat::affine(Bits, Group)>::run(m, block, blocks, x, at, out);
+  if (m.scale == ScaleType::F16)
+    return FastVector<MatrixFormat::affine(Bits, Group, ScaleType::F16)>::run(m, block, blocks, x, at, out);
+  return FastVector<MatrixFormat::affine(Bits, Group, ScaleType::F32)>::run(m, block, blocks, x, at, out);
+}
+
+template <int Bits>
+inline void affine_vector(const Tiles& m, size_t block, size_t blocks, const Panel& x, size_t at,
+                          float* out) {
+  if (m.group == 32) return affine_vector<Bits, 32>(m, block, blocks, x, at, out);
+  if (m.group == 64) return affine_vector<Bits, 64>(m, block, blocks, x, at, out);
+  return affine_vector<Bits, 128>(m, block, blocks, x, at, out);
+}
+
+inline void fast_vector(const Tiles& m, size_t block, size_t blocks, const Panel& x, size_t at, float* out) {
+  if (m.type == MatrixType::Mxfp4)
+    return FastVector<MatrixFormat::mxfp4()>::run(m, block, blocks, x, at, out);
+  m.type == MatrixType::Affine4 ? affine_vector<4>(m, block, blocks, x, at, out)
+                                : affine_vector<8>(m, block, blocks, x, at, out);
+}
+
 void linear_fast(const Tiles& m, size_t block, size_t blocks, const Panel& x, const uint32_t* pick, size_t n,
                  float* out, size_t out_stride) noexcept {
+  if (n == 1) return fast_vector(m, block, blocks, x, pick ? pick[0] : 0, out);
   if (m.type == MatrixType::Mxfp4)
     return fast_blocks<Kind::Mx, true>(m, block, blocks, x, pick, n, out, out_stride);
   if (m.type == MatrixType::Affine4)

@@ -42,8 +42,8 @@ struct TestPanel {
 
 TEST_P(EveryIsa, LinearHasTheBitsOfThePlainVersion) {
   for (const MatrixFormat& f : test_formats())
-    for (const size_t cols : {32, 64, 96, 100, 320, 640, 1024}) {
-      if (f.group && cols % f.group) continue;
+    for (const size_t cols : {32, 64, 96, 100, 320, 640, 1024}) {  // 320: half a tile where groups are of 128
+      if (f.group && cols % std::min<size_t>(f.group, 64)) continue;
       for (const size_t n : {1, 2, 5, 37}) {
         const size_t rows = 67, blocks = 5;  // four that a kernel may take at once, and a tail
         const TestMatrix m(f, rows, cols, 7);

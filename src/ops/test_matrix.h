@@ -62,19 +62,14 @@ struct TestMatrix {
 };
 
 inline std::vector<MatrixFormat> test_formats() {
-  return {MatrixFormat::affine(4, 32),
-          MatrixFormat::affine(4, 64),
-          MatrixFormat::affine(4, 128),
-          MatrixFormat::affine(8, 32),
-          MatrixFormat::affine(8, 64),
-          MatrixFormat::affine(8, 128),
-          MatrixFormat::mxfp4(),
-          MatrixFormat::fp8(),
-          MatrixFormat::plain(MatrixType::Bf16),
-          MatrixFormat::affine(4, 64, ScaleType::F16),
-          MatrixFormat::affine(8, 32, ScaleType::F32),
-          MatrixFormat::plain(MatrixType::F16),
-          MatrixFormat::plain(MatrixType::F32)};
+  std::vector<MatrixFormat> formats = {
+      MatrixFormat::mxfp4(), MatrixFormat::fp8(), MatrixFormat::plain(MatrixType::Bf16),
+      MatrixFormat::plain(MatrixType::F16), MatrixFormat::plain(MatrixType::F32)};
+  for (const int bits : {4, 8})
+    for (const uint16_t group : {uint16_t{32}, uint16_t{64}, uint16_t{128}})
+      for (const ScaleType scale : {ScaleType::Bf16, ScaleType::F16, ScaleType::F32})
+        formats.push_back(MatrixFormat::affine(bits, group, scale));
+  return formats;
 }
 
 }  // namespace moeflux
