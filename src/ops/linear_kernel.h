@@ -90,6 +90,9 @@ constexpr size_t kAheadBytes = 6912;  // twelve tiles of 4-bit codes
 // Weights are met once per step: they need not stay in any cache. Never faults, whatever the address.
 inline void ask_for(const uint8_t* p) { __builtin_prefetch(p, 0, 0); }
 
+// Where lines are not asked for one by one, one of each tile tells early which pages come next.
+inline void tell_page(const uint8_t* p) { __builtin_prefetch(p, 0, 1); }
+
 inline bool asks_for(size_t vectors) { return vectors > kMostUnaided; }
 // How far ahead of the line that is met another is asked for.
 inline size_t ahead_bytes(size_t vectors) { return asks_for(vectors) ? kAheadBytes : 0; }
@@ -279,6 +282,7 @@ struct FastVector {
   // c[k] += the products of span k, of a tile's spans those of which there are `left`.
   void add_tile(const uint8_t* tile, size_t left, const int8_t* v, const SpanScale* x, F* c) const {
     I low[kSpans], high[kSpans];
+    if (!asks) tell_page(tile + kAheadBytes);
 #pragma GCC unroll 2
     for (size_t i = 0; i < kSpans && i < left; ++i)
       dot_tile<kKind>(tile + i * kSpanBytes, asks, v + i * stride * 64, low[i], high[i]);
