@@ -95,12 +95,15 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
                     sizeof(uint32_t),
                 "counters"),
       mail_(mail_bytes(manifest, model.moe.top_k), "hidden values of experts"),
+      entry_mail_(entry_mail(std::max<size_t>(model.moe.n_experts + 1, 2 * model.delta.n_value_heads)),
+                  "small products"),
       tier_(manifest, options.slot_bytes, options.policy),
       host_experts_(std::move(host)),
       told_(sizeof(uint32_t), "a number"),
       told_count_(sizeof(uint32_t), "a number") {
   check_cuda(cudaMemsetAsync(counters_.as<>(), 0, counters_.size(), stream_.get()), "clearing counters");
   check_cuda(cudaMemsetAsync(mail_.as<>(), 0, mail_.size(), stream_.get()), "clearing counters");
+  check_cuda(cudaMemsetAsync(entry_mail_.as<>(), 0, entry_mail_.size(), stream_.get()), "clearing counters");
   check_cuda(cudaMemsetAsync(told_count_.as<>(), 0, told_count_.size(), stream_.get()), "clearing counters");
   *told_.as<uint32_t>() = 0;
   upload(weights_.as<>(), resident.data(), resident.size(), "copying the resident weights");
@@ -330,8 +333,7 @@ Vectors CudaBackend::norm(CudaStep& s, Vector w) {
 
 bool CudaBackend::enter(Entry& entry) {
   if (!fast_ || !entry_can(entry)) return false;
-  entry.sums = sums_.get(entry_sums(entry));
-  entry.counter = counters(1);
+  entry.mail = entry_mail_.as<>();
   cuda::enter(entry, stream_.get());
   return true;
 }
@@ -364,8 +366,16 @@ void CudaBackend::route(Step& step, const LayerWeights& layer) {
       .weights = s.weights};
   if (moe.shared_gated) entry.small[1] = {.w = on_device(layer.shared_gate), .out = gates};
   s.h = entry.h;
+  s.told = false;
   if (s.layer_mode == CudaStep::Mode::Replay) return;
-  if (s.tap || !enter(entry)) {  // a tap may change the logits
+  const bool final_choice = s.mode != CudaStep::Mode::Eager || !s.tap.call;  // else a tap may change it
+  if (holds_all() && final_choice && hears_choice(expert_work(s, layer))) {
+    entry.records = resident_table(layer.store_layer);
+    entry.told = mail_.as<>();
+  }
+  if (!s.tap && enter(entry)) {  // a tap may change the logits
+    s.told = entry.told;
+  } else {
     rms_norm(s.x, m_.d_model, nullptr, entry.w, m_.norm_eps, s.h, stream_.get());
     Product products[2];
     for (size_t i = 0; i < 2; ++i)

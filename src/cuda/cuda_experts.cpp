@@ -346,6 +346,7 @@ void CudaBackend::complete_experts(Step& step, const LayerWeights& layer, Expert
     } else {
       add_shared(s, layer, sum);
     }
+    work.told = s.told;
     experts(work, resident_table(layer.store_layer), sum, stream_.get());
   } else {
     if (!s.grouped) group_experts(work, stream_.get());

@@ -70,6 +70,7 @@ struct CudaStep : Step {
   uint32_t* ids = nullptr;             // [n, top_k]
   float* weights = nullptr;            // [n, top_k]
   const float* shared_gate = nullptr;  // [n]
+  bool told = false;                   // the experts' launch is told of the choice
   // Where the host steers, of a layer:
   std::vector<uint32_t> host_ids;             // the same as ids
   bool grouped = false;                       // group_experts has been launched
@@ -201,7 +202,7 @@ class CudaBackend : public Backend {
   const std::shared_ptr<const SequenceMemory> memory_, mtp_memory_;
   Event copying_, copied_;  // with times
   Event chosen_there_;      // the choice for many tokens has reached the host
-  DeviceBuffer weights_, inv_freq_, counters_, mail_;
+  DeviceBuffer weights_, inv_freq_, counters_, mail_, entry_mail_;
   VramTier tier_;
   std::map<uint64_t, DeviceBuffer> tables_;  // by layer: [n_experts] records, where all are on the device
 
@@ -251,7 +252,7 @@ class CudaBackend : public Backend {
   Scratch<float> x_{moves_, "residual stream"}, rope_{moves_, "rotary table"}, raw_{moves_, "queries"},
       q_{moves_, "queries"}, k_{moves_, "keys"}, v_{moves_, "values"}, parts_{moves_, "parts of attention"},
       router_{moves_, "router"}, router_weights_{moves_, "router"}, shared_{moves_, "shared expert"},
-      logits_{moves_, "logits"}, small_{moves_, "attention"}, sums_{moves_, "small products"};
+      logits_{moves_, "logits"}, small_{moves_, "attention"};
   Scratch<uint32_t> ids_{moves_, "router"};  // [n_layers][n, top_k]
   VectorScratch h_{moves_, "normed input"}, mixed_{moves_, "mixed values"}, latent_{moves_, "latents"},
       nope_{moves_, "latent queries"}, wanted_{moves_, "final norm"};

@@ -1,4 +1,5 @@
 #include "cuda/entry.h"
+#include "cuda/mail.cuh"
 #include "cuda/matvec.cuh"
 #include "cuda/overlap.cuh"
 #include "cuda/router.cuh"
@@ -7,11 +8,19 @@
 namespace moeflux::cuda {
 namespace {
 
-constexpr unsigned kThreads = 128;
+constexpr unsigned kThreads = kRouteThreads;
 constexpr size_t kMostTokens = 8, kMostShared = 96u << 10;
 
+struct EntryMail {
+  uint32_t launch;
+  uint32_t unused[31];
+  __device__ uint64_t* sums() { return reinterpret_cast<uint64_t*>(this + 1); }
+};
+
 // A block has 16 rows of a matrix and 4 of the 16 partial sums of each (ops/linear.h): columns congruent to
-// them modulo 16. The last of all blocks adds up, and one more block makes the vectors for other kernels.
+// them modulo 16. It sends them to the first block, which adds up and chooses; the last block makes the
+// vectors for other kernels. The first one has rehearsed: instructions that are used once a launch are far
+// away.
 struct Job {
   Tiles m;
   const float* bias;
@@ -30,8 +39,13 @@ struct Jobs {
   uint32_t* ids;
   float* weights;
   Entry::Ahead ahead;
-  float* sums;  // [n][rows][16]
-  uint32_t* counter;
+  const std::byte* const* records;
+  ExpertMail* told;
+  EntryMail* mail;
+  // Of sum s of row r of token t: pairs of sums lie side by side.
+  __device__ uint64_t* packet(unsigned t, unsigned r, unsigned s) const {
+    return mail->sums() + ((size_t{t} * 8 + s / 2) * rows + r) * 2 + s % 2;
+  }
 };
 
 // Weights of row block `block`, partial sums 4 quad .. + 3, as [span][4][16 rows], four steps of a sum each:
@@ -157,44 +171,101 @@ __device__ void write_vectors(const Jobs& j, unsigned t, const float4 (&v)[kQuad
   }
 }
 
-// Sixteen sums, which other blocks have written, in the order of ops/linear.h: always the halves.
-__device__ float tree(const float* sums) {
-  const auto* from = reinterpret_cast<const float4*>(sums);
-  const float4 a = __ldcg(from), b = __ldcg(from + 1), c = __ldcg(from + 2), d = __ldcg(from + 3);
-  const auto add = [](float4 x, float4 y) {
-    return make_float4(__fadd_rn(x.x, y.x), __fadd_rn(x.y, y.y), __fadd_rn(x.z, y.z), __fadd_rn(x.w, y.w));
-  };
-  const float4 s = add(add(a, c), add(b, d));
-  return __fadd_rn(__fadd_rn(s.x, s.z), __fadd_rn(s.y, s.w));
+// Sixteen sums in the order of ops/linear.h: always the halves.
+__device__ float tree(const float (&s)[16]) {
+  float half[8];
+#pragma unroll
+  for (unsigned i = 0; i < 8; ++i) half[i] = __fadd_rn(s[i], s[i + 8]);
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i) half[i] = __fadd_rn(half[i], half[i + 4]);
+  return __fadd_rn(__fadd_rn(half[0], half[2]), __fadd_rn(half[1], half[3]));
 }
 
-// By the last block: sums of all rows, and the choice. A thread's rows are requested together.
-__device__ void conclude(const Jobs& j, float* logits, float* room) {
-  constexpr unsigned kAhead = 3;
+// The logits of a token, as their sums come. A thread looks at two rows at once.
+__device__ void receive(const Jobs& j, unsigned t, uint32_t flag, float* logits) {
+  constexpr unsigned kAhead = 2;
 #pragma unroll 1
-  for (unsigned t = 0; t < j.n; ++t) {
-#pragma unroll 1
-    for (unsigned begin = threadIdx.x; begin < j.rows; begin += kAhead * kThreads) {
-      float y[kAhead];
+  for (unsigned begin = threadIdx.x; begin < j.rows; begin += kAhead * kThreads) {
+    float sums[kAhead][16];
+    bool there;
+    do {
+      there = true;
 #pragma unroll
       for (unsigned i = 0; i < kAhead; ++i)
-        y[i] = tree(j.sums + (size_t{t} * j.rows + min(begin + i * kThreads, j.rows - 1)) * 16);
 #pragma unroll
-      for (unsigned i = 0; i < kAhead; ++i) {
-        const unsigned r = begin + i * kThreads;
-        if (r >= j.rows) break;
-        const bool second = r >= j.job[0].rows;
-        const Job& job = j.job[second];
-        const unsigned row = second ? r - j.job[0].rows : r;
-        if (job.bias) y[i] = __fadd_rn(y[i], job.bias[row]);
-        job.out[size_t{t} * job.rows + row] = y[i];
-        logits[r] = y[i];
-      }
+        for (unsigned s = 0; s < 16; s += 2) {
+          uint32_t two[2];
+          there &= look_at_packets(j.packet(t, min(begin + i * kThreads, j.rows - 1), s), flag, two);
+          sums[i][s] = __uint_as_float(two[0]);
+          sums[i][s + 1] = __uint_as_float(two[1]);
+        }
+    } while (!there);
+#pragma unroll
+    for (unsigned i = 0; i < kAhead; ++i) {
+      const unsigned r = begin + i * kThreads;
+      if (r >= j.rows) break;
+      const bool second = r >= j.job[0].rows;
+      const Job& job = j.job[second];
+      const unsigned row = second ? r - j.job[0].rows : r;
+      float y = tree(sums[i]);
+      if (job.bias) y = __fadd_rn(y, job.bias[row]);
+      job.out[size_t{t} * job.rows + row] = y;
+      logits[r] = y;
     }
-    __syncthreads();
-    if (j.routes && threadIdx.x < 32)
-      route_token(j.rule, logits, room, j.ids + t * j.rule.top_k, j.weights + t * j.rule.top_k);
-    __syncthreads();
+  }
+}
+
+struct Choice {  // in shared memory
+  DeviceRule rule;
+  float* room;    // route_room
+  float* logits;  // of all rows
+  uint32_t* ids;  // [top_k], the choice
+  float* weights;
+  const std::byte** records;  // [n_experts]
+};
+
+// One copy of the code for the rehearsal and the choice.
+__device__ __noinline__ void choose(const Choice& c) {
+  route_token(c.rule, c.logits, c.room, c.ids, c.weights);
+}
+
+// What the first block does before its turn.
+__device__ void rehearse(const Jobs& j, Choice& c, float* shared) {
+  if (!j.routes) {
+    c.logits = shared;
+    return __syncthreads();
+  }
+  const unsigned n = j.job[0].rows;
+  if (threadIdx.x == 0) {
+    c.rule = j.rule;
+    c.room = shared;
+    c.records = reinterpret_cast<const std::byte**>(
+        shared + (route_room(n, j.rule.n_groups, j.rule.top_k) + 1) / 2 * 2);
+    c.logits = reinterpret_cast<float*>(c.records + (j.records ? n : 0));
+    c.ids = reinterpret_cast<uint32_t*>(c.logits + j.rows);
+    c.weights = reinterpret_cast<float*>(c.ids + j.rule.top_k);
+  }
+  __syncthreads();
+  for (unsigned e = threadIdx.x; e < n; e += kThreads) {
+    if (j.records) c.records[e] = j.records[e];
+    c.logits[e] = 0;
+  }
+  __syncthreads();
+  choose(c);
+}
+
+// The choice for a token: to the experts first, and to memory.
+__device__ void tell_choice(const Jobs& j, unsigned t, const Choice& c, uint32_t told_flag) {
+  choose(c);
+  for (unsigned k = threadIdx.x; threadIdx.x < 32 && k < c.rule.top_k; k += 32) {
+    const uint32_t id = c.ids[k];
+    if (j.told) {
+      const auto record = reinterpret_cast<uint64_t>(c.records[id]);
+      send_packet(j.told->records[k], told_flag, static_cast<uint32_t>(record));
+      send_packet(j.told->records[k] + 1, told_flag, static_cast<uint32_t>(record >> 32));
+    }
+    j.ids[t * c.rule.top_k + k] = id;
+    j.weights[t * c.rule.top_k + k] = c.weights[k];
   }
 }
 
@@ -210,21 +281,38 @@ template <unsigned kQuads>
 __global__ void __launch_bounds__(kThreads) entry_kernel(const __grid_constant__ Jobs j) {
   extern __shared__ __align__(16) float shared[];
   __shared__ __align__(16) float room[4];
-  __shared__ bool last;
-  const unsigned quads = 4 * (j.job[0].blocks + j.job[1].blocks);
-  const bool writer = blockIdx.x == quads, second = blockIdx.x >= 4 * j.job[0].blocks;
+  __shared__ Choice choice;
+  const bool first = blockIdx.x == 0, writer = blockIdx.x == gridDim.x - 1,
+             second = blockIdx.x > 4 * j.job[0].blocks;
   const Job& job = j.job[second];
-  const unsigned at = blockIdx.x - (second ? 4 * j.job[0].blocks : 0), block = at / 4, quad = at % 4;
+  const unsigned at = blockIdx.x - 1 - (second ? 4 * j.job[0].blocks : 0), block = at / 4, quad = at % 4;
   const unsigned spans = (j.cols + 63) / 64;
   auto *weights = reinterpret_cast<float4*>(shared), *h = weights + spans * 64;  // h: [4][spans]
   // What does not depend on the kernels before.
   float4 w[kQuads];
-  load_quads(j.w, j.cols, w);
-  if (!writer) stage_any(job.m, block, quad, weights);
-  for (unsigned i = threadIdx.x; i < spans * 4; i += kThreads) h[i] = make_float4(0, 0, 0, 0);
+  if (!first) load_quads(j.w, j.cols, w);
+  if (first)
+    rehearse(j, choice, shared);
+  else if (!writer)
+    stage_any(job.m, block, quad, weights);
+  for (unsigned i = threadIdx.x; !first && i < spans * 4; i += kThreads) h[i] = make_float4(0, 0, 0, 0);
   if (threadIdx.x == 0 && j.ahead.floats) ask_for_states(j.ahead);
   wait_for_previous();
   let_next_begin();
+  const uint32_t flag = mail_flag(__ldcg(&j.mail->launch)),
+                 told_flag = j.told ? mail_flag(__ldcg(&j.told->launch)) : 0;
+  if (first) {
+#pragma unroll 1
+    for (unsigned t = 0; t < j.n; ++t) {
+      receive(j, t, flag, choice.logits);
+      __syncthreads();
+      if (j.routes) tell_choice(j, t, choice, told_flag);
+      __syncthreads();
+    }
+    // All sums have come, so nobody is still to read this.
+    if (threadIdx.x == 0) j.mail->launch = (flag & ~(1u << 31)) + 1;
+    return;
+  }
 #pragma unroll 1
   for (unsigned t = 0; t < j.n; ++t) {
     float4 x[kQuads];
@@ -244,7 +332,7 @@ __global__ void __launch_bounds__(kThreads) entry_kernel(const __grid_constant__
         }
     __syncthreads();
     if (threadIdx.x < 64) {
-      const unsigned cls = threadIdx.x / 16, row = threadIdx.x % 16;
+      const unsigned cls = threadIdx.x / 16, row = block * 16 + threadIdx.x % 16;
       const float4* mine = h + cls * spans;
       float c = 0;
 #pragma unroll 4
@@ -255,27 +343,21 @@ __global__ void __launch_bounds__(kThreads) entry_kernel(const __grid_constant__
         c = __fadd_rn(c, __fmul_rn(a.z, b.z));
         c = __fadd_rn(c, __fmul_rn(a.w, b.w));
       }
-      if (block * 16 + row < job.rows)
-        j.sums[(size_t{t} * j.rows + (second ? j.job[0].rows : 0) + block * 16 + row) * 16 + quad * 4 + cls] =
-            c;
+      if (row < job.rows)
+        send_packet(j.packet(t, (second ? j.job[0].rows : 0) + row, quad * 4 + cls), flag, __float_as_uint(c));
     }
     __syncthreads();
   }
-  if (writer) return;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(j.counter, quads - 1) == quads - 1;
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  conclude(j, shared, shared + j.rows);
 }
 
 constexpr unsigned kFewQuads = 4, kManyQuads = 12;
 
 size_t shared_floats(const Entry& e) {
   const size_t steps = (e.h.cols + 63) / 64 * 4, rows = e.small[0].w.rows + e.small[1].w.rows;
-  const size_t end = rows + (e.rule ? route_room(e.small[0].w.rows, e.rule->n_groups, e.rule->top_k) : 0);
+  const size_t experts = e.small[0].w.rows,
+               end = rows + (e.rule ? route_room(experts, e.rule->n_groups, e.rule->top_k) + 1 +
+                                          2 * e.rule->top_k + (e.records ? 2 * experts : 0)
+                                    : 0);
   return std::max(steps * 68, end);
 }
 
@@ -291,7 +373,7 @@ bool entry_can(const Entry& e) {
          small_can(e.small[1].w) && shared_floats(e) * sizeof(float) <= kMostShared;
 }
 
-size_t entry_sums(const Entry& e) { return e.h.n * (e.small[0].w.rows + e.small[1].w.rows) * 16; }
+size_t entry_mail(size_t rows) { return sizeof(EntryMail) + kMostTokens * rows * 16 * sizeof(uint64_t); }
 
 void enter(const Entry& e, cudaStream_t stream) {
   Jobs j{};
@@ -314,14 +396,15 @@ void enter(const Entry& e, cudaStream_t stream) {
   j.ids = e.ids;
   j.weights = e.weights;
   j.ahead = e.ahead;
-  j.sums = e.sums;
-  j.counter = e.counter;
+  j.records = e.records;
+  j.told = reinterpret_cast<ExpertMail*>(e.told);
+  j.mail = reinterpret_cast<EntryMail*>(e.mail);
   const size_t bytes = shared_floats(e) * sizeof(float);
   const auto kernel = j.cols <= 4 * kFewQuads * kThreads ? entry_kernel<kFewQuads> : entry_kernel<kManyQuads>;
   check_cuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
       "shared memory of a stage's start");
-  launch_overlapped("entry", kernel, 4 * (j.job[0].blocks + j.job[1].blocks) + 1, kThreads, bytes, stream, j);
+  launch_overlapped("entry", kernel, 4 * (j.job[0].blocks + j.job[1].blocks) + 2, kThreads, bytes, stream, j);
 }
 
 }  // namespace moeflux::cuda

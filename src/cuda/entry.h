@@ -27,6 +27,10 @@ struct Entry {
   const RouterRule* rule = nullptr;  // for small[0], the logits; score_bias in device memory
   uint32_t* ids = nullptr;           // [n, top_k]
   float* weights = nullptr;
+  // Where not null, of one token: the records of experts [rows of small[0]], in device memory, and the mail of
+  // `experts`, which is told those of the picks.
+  const std::byte* const* records = nullptr;
+  std::byte* told = nullptr;
 
   // What a later kernel reads of the sequences' states, to be in the L2 cache by then: floats from `at` on.
   struct Ahead {
@@ -34,12 +38,13 @@ struct Entry {
     size_t n_slices = 0, at = 0, floats = 0;
   } ahead = {};
 
-  float* sums = nullptr;        // entry_sums floats of scratch
-  uint32_t* counter = nullptr;  // [1], zero before and after
+  // entry_mail bytes for as many rows as small has, aligned to 16, zero before the first call: for calls in
+  // one stream.
+  std::byte* mail = nullptr;
 };
 
 bool entry_can(const Entry& e);
-size_t entry_sums(const Entry& e);
+size_t entry_mail(size_t rows);
 void enter(const Entry& e, cudaStream_t stream);
 
 }  // namespace moeflux::cuda

@@ -596,6 +596,8 @@ bool can_join(const ExpertWork& w, const ExpertLayout& shared) {
          same_shape(w.layout.down, shared.down) && w.layout.clamp == shared.clamp;
 }
 
+bool hears_choice(const ExpertWork& w) { return few_launches(w) && token_experts_can(w); }
+
 void group_experts(const ExpertWork& w, cudaStream_t stream) {
   const FeedForward f = feed_forward(w, nullptr);
   if (!f.many()) return;

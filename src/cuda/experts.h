@@ -42,6 +42,8 @@ struct ExpertWork {
   // single launch. For calls in one stream, between any two of which another kernel runs that waits for the
   // first. Null: it needs more launches.
   std::byte* mail = nullptr;
+  // An Entry has been given this mail and the records, where hears_choice: they need not be looked for.
+  bool told = false;
   // A shared expert that `experts` computes on the way, where can_join: its record (null: none) and where its
   // parts lie in it.
   const std::byte* shared = nullptr;
@@ -49,6 +51,8 @@ struct ExpertWork {
 };
 // Whether a shared expert of this layout can be computed together with the others.
 bool can_join(const ExpertWork& work, const ExpertLayout& shared);
+// Whether `experts` can be told of the choice while the launch that makes it is still running.
+bool hears_choice(const ExpertWork& work);
 // For batches of up to n tokens.
 size_t experts_scratch(const ExpertLayout& layout, size_t n, size_t top_k, size_t n_experts, bool exact);
 size_t experts_mail(const ExpertLayout& layout, size_t top_k);

@@ -1,4 +1,5 @@
 // The feed-forward parts of experts.h against the plain operations: the same bits, whatever runs them.
+#include "cuda/entry.h"
 #include "cuda/experts.h"
 
 #include <algorithm>
@@ -250,6 +251,97 @@ TEST_F(CudaExperts, LaunchesMayFollowEachOther) {
     experts(once.work, table.get(), once.sum, nullptr);
   }
   EXPECT_EQ(often.device_x.values(), once.device_x.values());
+}
+
+struct ChoiceCase {
+  Case experts;
+  MatrixFormat router;
+  RouterRule rule;
+};
+
+// Told of the choice by the launch that makes it, or looking for it when that has ended: layer after layer on
+// the same residual stream, so that the choices differ.
+void compare_choices(const ChoiceCase& c, bool gated) {
+  const size_t d = c.experts.d, n_experts = c.experts.n_experts, k = c.experts.top_k;
+  const std::string name =
+      to_string(c.router) + ", " + std::to_string(n_experts) + " experts, " + std::to_string(d) + " wide";
+  const TestMatrix router(c.router, n_experts, d, 3), gate(c.router, 1, d, 5);
+  const DeviceMatrix on_device[] = {DeviceMatrix(router), DeviceMatrix(gate)};
+  const TestExpert shared(c.experts.formats, c.experts.width, d, false, 9);
+  const DeviceArray<std::byte> shared_record(shared.record);
+  const DeviceArray<float> norm(noise_vector(d, 6)), bias(noise_vector(n_experts, 7)),
+      score_bias(std::vector<float>(c.rule.score_bias.begin(), c.rule.score_bias.end()));
+  RouterRule rule = c.rule;
+  rule.top_k = k;
+  if (!rule.score_bias.empty()) rule.score_bias = {score_bias.get(), n_experts};
+
+  std::vector<float> results[2], weights[2];
+  std::vector<uint32_t> ids[2];
+  for (const bool told : {false, true}) {
+    Fixture f(c.experts, false);
+    const auto table = f.table(0, 1);
+    const TestVectors h(std::vector<float>(d), d);
+    const DeviceArray<float> logits(n_experts), gate_logit(1), chosen_weights(k);
+    const DeviceArray<uint32_t> chosen_ids(k);
+    const DeviceBuffer mail(entry_mail(n_experts + 1), "mail");
+    check_cuda(cudaMemset(mail.as(), 0, mail.size()), "mail");
+    Entry entry{.x = f.device_x.get(),
+                .w = norm.get(),
+                .eps = 1e-6f,
+                .h = h.vectors,
+                .small = {{on_device[0].view, bias.get(), logits.get()}},
+                .rule = &rule,
+                .ids = chosen_ids.get(),
+                .weights = chosen_weights.get(),
+                .mail = mail.as()};
+    f.work.x = h.vectors;
+    f.work.ids = chosen_ids.get();
+    f.work.weights = chosen_weights.get();
+    if (gated) {
+      entry.small[1] = {on_device[1].view, nullptr, gate_logit.get()};
+      f.work.shared = shared_record.get();
+      f.work.shared_layout = expert_layout(shared.bound(shared.record.data()), c.experts.clamp);
+      f.sum.shared_gate = gate_logit.get();
+    }
+    ASSERT_TRUE(entry_can(entry)) << name;
+    if (told && !hears_choice(f.work)) continue;  // of a device that has no launches for it
+    if (told) entry.records = table.get(), entry.told = f.work.mail;
+    f.work.told = told;
+    for (int layer = 0; layer < 6; ++layer) {
+      enter(entry, nullptr);
+      experts(f.work, table.get(), f.sum, nullptr);
+    }
+    results[told] = f.device_x.values();
+    weights[told] = chosen_weights.values();
+    ids[told] = chosen_ids.values();
+    if (!told) continue;
+    EXPECT_EQ(ids[1], ids[0]) << name;
+    EXPECT_EQ(weights[1], weights[0]) << name;
+    EXPECT_EQ(results[1], results[0]) << name;
+  }
+}
+
+TEST_F(CudaExperts, MayBeToldOfTheChoiceWhileItIsMade) {
+  const MatrixFormat f32 = MatrixFormat::plain(MatrixType::F32), f16 = MatrixFormat::plain(MatrixType::F16);
+  const std::vector<float> bias = noise_vector(64, 11);
+  RouterRule softmax, late;
+  softmax.norm = true;
+  late.kind = RouterRule::TopkSoftmax;
+  const RouterRule grouped{.kind = RouterRule::Sigmoid,
+                           .n_groups = 8,
+                           .top_groups = 4,
+                           .norm = true,
+                           .norm_eps = 1e-20f,
+                           .scaling = 2.5f,
+                           .score_bias = bias};
+  for (const bool gated : {false, true}) {
+    compare_choices({{{k4, k4, k4}, 128, 192, 1, 4, 8}, kBf16, softmax}, gated);
+    compare_choices({{{kMx, kMx, kMx}, 96, 96, 1, 4, 6, true, 7.0f}, kBf16, late}, false);
+    compare_choices({{{k8, k8, k8}, 64, 320, 1, 8, 64}, f32, grouped}, gated);
+    compare_choices({{{k4, k4, k4}, 64, 2048, 1, 8, 140}, kBf16, softmax}, gated);
+    compare_choices({{{k4g32, k4g32, k4g32}, 64, 128, 1, 3, 5}, f16, late}, gated);
+    compare_choices({{{k4, k4, k4}, 64, 64, 1, 10, 512}, k8, softmax}, gated);
+  }
 }
 
 TEST_F(CudaExperts, PortionsChangeNothing) {

@@ -17,7 +17,7 @@ __global__ void route_kernel(DeviceRule rule, const float* logits, uint32_t* ids
 
 void route(const RouterRule& rule, size_t n_experts, const float* logits, size_t n, uint32_t* ids,
            float* weights, cudaStream_t stream) {
-  launch_overlapped("route", route_kernel, static_cast<unsigned>(n), 32,
+  launch_overlapped("route", route_kernel, static_cast<unsigned>(n), kRouteThreads,
                     route_room(n_experts, rule.n_groups, rule.top_k) * sizeof(float), stream,
                     device_rule(rule, n_experts), logits, ids, weights);
 }

@@ -1,4 +1,4 @@
-// Choosing experts for one token by one warp (ops/router.h), for kernels.
+// Choosing experts for one token by a thread block (ops/router.h), for kernels.
 #pragma once
 
 #include "cuda/numerics.cuh"
@@ -22,45 +22,41 @@ __device__ inline uint32_t order_of(float x) {
   return isnan(x) ? 1u : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Takes the largest of keys[0..n) out, n_taken times; of the same ones that with the lowest index. Each lane
-// knows the best of its own keys: it looks through them again only when that was the one. By one warp.
-__device__ inline void take_best(uint32_t* keys, unsigned n, unsigned n_taken, uint32_t* taken) {
-  const unsigned lane = threadIdx.x % 32;
-  uint32_t best = 0, at = UINT32_MAX;
-  const auto look = [&] {
-    best = 0;
-#pragma unroll 4
-    for (unsigned i = lane; i < n; i += 32) {
-      const uint32_t key = keys[i];
-      if (key > best) best = key, at = i;
-    }
-  };
-  look();
-#pragma unroll 1
-  for (unsigned k = 0; k < n_taken; ++k) {
-    const uint32_t most = __reduce_max_sync(0xffffffffu, best);
-    const uint32_t first = __reduce_min_sync(0xffffffffu, best == most ? at : UINT32_MAX);
-    if (lane == 0) taken[k] = first;
-    if (at == first) {
-      keys[first] = 0;
-      look();
-    }
-  }
-  __syncwarp();
+// Threads that choose for one token: whole thread blocks of them.
+constexpr unsigned kRouteThreads = 128;
+
+// Keys of a warp, in fours.
+constexpr size_t route_part(size_t n_experts) { return (n_experts + 15) / 16 * 4; }
+
+// Numbers of shared memory that route_token needs, aligned to 16 bytes.
+constexpr size_t route_room(size_t n_experts, size_t n_groups, size_t top_k) {
+  const size_t part = route_part(n_experts), each = top_k < part ? top_k : part;
+  return 4 * part + 8 * each + n_experts + 2 * n_groups + top_k;
 }
 
-// Numbers of shared memory that route_token needs.
-constexpr size_t route_room(size_t n_experts, size_t n_groups, size_t top_k) {
-  return 2 * n_experts + 2 * n_groups + top_k;
+// How many of keys[0..n) come before number `at`: those above it, and of the same ones those with a lower
+// number. n is a multiple of 4, the address one of 16.
+__device__ inline unsigned rank_among(const uint32_t* keys, unsigned n, unsigned at) {
+  const uint32_t key = keys[at];
+  unsigned before = 0;
+#pragma unroll 4
+  for (unsigned i = 0; i < n; i += 4) {
+    const uint4 four = *reinterpret_cast<const uint4*>(keys + i);
+    before += four.x > key - (i < at);
+    before += four.y > key - (i + 1 < at);
+    before += four.z > key - (i + 2 < at);
+    before += four.w > key - (i + 3 < at);
+  }
+  return before;
 }
 
 // All but the best groups of experts are out of the question: their keys are those of -infinity.
 __device__ inline void keep_best_groups(const DeviceRule& rule, const float* score, uint32_t* keys,
                                         uint32_t* groups) {
-  const unsigned size = rule.n_experts / rule.n_groups, lane = threadIdx.x % 32;
-  uint32_t* best = groups + rule.n_groups;
+  const unsigned size = rule.n_experts / rule.n_groups;
+  uint32_t* kept = groups + rule.n_groups;
 #pragma unroll 1
-  for (unsigned g = lane; g < rule.n_groups; g += 32) {  // the sum of its two best
+  for (unsigned g = threadIdx.x; g < rule.n_groups; g += kRouteThreads) {  // the sum of its two best
     float first = -INFINITY, second = -INFINITY;
 #pragma unroll 1
     for (unsigned i = g * size; i < (g + 1) * size; ++i) {
@@ -70,66 +66,95 @@ __device__ inline void keep_best_groups(const DeviceRule& rule, const float* sco
     }
     groups[g] = order_of(size > 1 ? first + second : first);
   }
-  __syncwarp();
-  take_best(groups, rule.n_groups, rule.top_groups, best);  // which leaves zeros where it took
+  __syncthreads();
 #pragma unroll 1
-  for (unsigned e = lane; e < rule.n_experts; e += 32)
-    if (groups[e / size] != 0) keys[e] = order_of(-INFINITY);
-  __syncwarp();
+  for (unsigned g = threadIdx.x; g < rule.n_groups; g += kRouteThreads) {
+    unsigned before = 0;
+#pragma unroll 1
+    for (unsigned other = 0; other < rule.n_groups; ++other) before += groups[other] > groups[g] - (other < g);
+    kept[g] = before < rule.top_groups;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (unsigned e = threadIdx.x; e < rule.n_experts; e += kRouteThreads)
+    if (!kept[e / size]) keys[e] = order_of(-INFINITY);
+  __syncthreads();
 }
 
-// Logits [n_experts], in shared memory or not -> ids and weights [top_k], by one warp. The room is free again
-// afterwards.
+// Logits [n_experts], in shared memory or not -> ids and weights [top_k], which the first warp writes: number
+// k by lane k % 32. By kRouteThreads threads, each warp for a part of the experts: it finds the best of its
+// own, and these are ranked together. No step waits for the one before except by barriers, so that it is
+// short. The room is free again after the block's next barrier.
 __device__ inline void route_token(const DeviceRule& rule, const float* logits, float* room, uint32_t* ids,
                                    float* weights) {
-  const unsigned n = rule.n_experts, lane = threadIdx.x % 32;
-  float* score = room;
-  auto* keys = reinterpret_cast<uint32_t*>(score + n);
-  uint32_t *groups = keys + n, *chosen = groups + 2 * rule.n_groups;
+  const unsigned n = rule.n_experts, k = rule.top_k, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+                 part = static_cast<unsigned>(route_part(n)), each = min(k, part), begin = warp * part,
+                 end = min(begin + part, n);
+  auto *keys = reinterpret_cast<uint32_t*>(room), *found = keys + 4 * part, *found_ids = found + 4 * each;
+  auto* score = reinterpret_cast<float*>(found_ids + 4 * each);
+  auto *groups = reinterpret_cast<uint32_t*>(score + n), *chosen = groups + 2 * rule.n_groups;
   const bool soft = rule.kind == RouterRule::Softmax, late = rule.kind == RouterRule::TopkSoftmax;
   float most = -INFINITY, sum = 0;
   if (soft) {
 #pragma unroll 4
     for (unsigned e = lane; e < n; e += 32) most = fmaxf(most, logits[e]);
     most = warp_max(most);
-  }
 #pragma unroll 4
-  for (unsigned e = lane; e < n; e += 32) {
-    const float x = logits[e];
-    sum += score[e] = soft ? expf(x - most) : rule.kind == RouterRule::Sigmoid ? sigmoid_value(x) : x;
+    for (unsigned e = lane; e < n; e += 32) sum += expf(logits[e] - most);
+    sum = warp_sum(sum);
   }
-  if (soft) sum = warp_sum(sum);
-#pragma unroll 4
-  for (unsigned e = lane; e < n; e += 32) {
-    if (soft) score[e] /= sum;
-    keys[e] = order_of(rule.bias ? score[e] + rule.bias[e] : score[e]);
+#pragma unroll 1
+  for (unsigned e = begin + lane; e < begin + part; e += 32) {
+    uint32_t key = 0;  // beyond the last
+    if (e < end) {
+      const float x = logits[e];
+      const float y = soft ? expf(x - most) / sum : rule.kind == RouterRule::Sigmoid ? sigmoid_value(x) : x;
+      score[e] = y;
+      key = order_of(rule.bias ? y + rule.bias[e] : y);
+    }
+    keys[e] = key;
   }
+  for (unsigned i = lane; i < each; i += 32) found[warp * each + i] = 0;
   __syncwarp();
-  if (rule.n_groups > 1 && !late) keep_best_groups(rule, score, keys, groups);
-  take_best(keys, n, rule.top_k, chosen);
+  if (rule.n_groups > 1 && !late) {
+    __syncthreads();
+    keep_best_groups(rule, score, keys, groups);
+  }
+#pragma unroll 1
+  for (unsigned e = lane; begin + e < end; e += 32)
+    if (const unsigned rank = rank_among(keys + begin, part, e); rank < each) {
+      found[warp * each + rank] = keys[begin + e];
+      found_ids[warp * each + rank] = begin + e;
+    }
+  __syncthreads();
+#pragma unroll 1
+  for (unsigned i = threadIdx.x; i < 4 * each; i += kRouteThreads)
+    if (found[i] != 0)
+      if (const unsigned rank = rank_among(found, 4 * each, i); rank < k) chosen[rank] = found_ids[i];
+  __syncthreads();
+  if (warp > 0) return;
 
   most = -INFINITY;
 #pragma unroll 1
-  for (unsigned k = lane; late && k < rule.top_k; k += 32) most = fmaxf(most, score[chosen[k]]);
+  for (unsigned i = lane; late && i < k; i += 32) most = fmaxf(most, score[chosen[i]]);
   if (late) most = warp_max(most);
   sum = 0;
 #pragma unroll 1
-  for (unsigned k = lane; k < rule.top_k; k += 32) {
-    const float x = score[chosen[k]];
+  for (unsigned i = lane; i < k; i += 32) {
+    const float x = score[chosen[i]];
     sum += late ? expf(x - most) : x;
   }
   sum = warp_sum(sum);
 #pragma unroll 1
-  for (unsigned k = lane; k < rule.top_k; k += 32) {
-    float weight = score[chosen[k]];
+  for (unsigned i = lane; i < k; i += 32) {
+    float weight = score[chosen[i]];
     if (late)
       weight = expf(weight - most) / sum;
     else
       weight = (rule.norm ? weight / (sum + rule.norm_eps) : weight) * rule.scaling;
-    ids[k] = chosen[k];
-    weights[k] = weight;
+    ids[i] = chosen[i];
+    weights[i] = weight;
   }
-  __syncwarp();
 }
 
 inline DeviceRule device_rule(const RouterRule& rule, size_t n_experts) {

@@ -1,4 +1,4 @@
-// ops/router.h on the device: one warp per token, ties to the lower index.
+// ops/router.h on the device: a thread block per token, ties to the lower index.
 #pragma once
 
 #include "cuda/device.h"

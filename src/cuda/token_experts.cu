@@ -4,6 +4,7 @@
 
 #include "cuda/bulk.cuh"
 #include "cuda/device.h"
+#include "cuda/mail.cuh"
 #include "cuda/matvec.cuh"
 #include "cuda/overlap.cuh"
 
@@ -15,19 +16,11 @@ constexpr uint32_t kThreads = kWorkers + 32;
 constexpr uint32_t kSpanBlocks = 4;            // row blocks of 16 whose hidden values make a span
 constexpr uint32_t kSegment = 8;               // spans of columns that arrive together: one for each chain
 constexpr uint32_t kPieces = 2 * kSpanBlocks;  // of a segment: gate and up of each row block
-constexpr uint32_t kMostSegments = 16, kMostPicks = 32;
+constexpr uint32_t kMostSegments = 16, kMostPicks = ExpertMail::kMostPicks;
 constexpr uint32_t kSpanPackets = 20;  // 16 of codes, 4 of the span's floats
 
-// How thread blocks hear of each other, in memory that is zero before the first launch. A hidden span is sent
-// as packets of four bytes and a flag that no launch before has used, so that one load sees whether the bytes
-// are there and brings them. Spans and row blocks are drawn: a thread block that waits for a span waits for
-// one that is running, however few of them run at once.
-struct Mail {
-  uint32_t next_span, next_block, finished, launch;
-  uint32_t unused[28];
-  __device__ uint64_t* packets() { return reinterpret_cast<uint64_t*>(this + 1); }
-};
-
+// Hidden spans are sent as packets. Spans and row blocks are drawn: a thread block that waits for a span waits
+// for one that is running, however few of them run at once.
 struct TokenJob {
   PartTiles gate, up, down;
   Picks picks;
@@ -35,7 +28,8 @@ struct TokenJob {
   Quantised x;
   const float* weights;
   ExpertSum sum;
-  Mail* mail;
+  ExpertMail* mail;
+  bool told;  // the picks' records are sent
   float clamp;
   uint32_t top_k, each;               // picks, without and with what is joined
   uint32_t x_spans;                   // of the input
@@ -61,7 +55,7 @@ struct Board {   // of a thread block, in shared memory
 };
 
 __device__ inline void wait_for_workers() { asm volatile("bar.sync 1, %0;" ::"n"(kWorkers) : "memory"); }
-__device__ inline uint32_t flag_of(const Board& board) { return board.launch | 1u << 31; }
+__device__ inline uint32_t flag_of(const Board& board) { return mail_flag(board.launch); }
 
 // Four row blocks of gate and of up, in segments; by one warp.
 __device__ void ask_gate_up(Board& board, uint32_t span, uint8_t* memory) {
@@ -211,9 +205,7 @@ __device__ __noinline__ void send_hidden(Board& board, uint32_t span, bool rehea
   const float extra = lane == 16 ? q.xs : lane == 17 ? q.xb : lane == 18 ? q.xb_half[0] : q.xb_half[1];
   const uint32_t bytes = lane < 16 ? static_cast<uint32_t>(codes) : __float_as_uint(extra);
   if (rehearsal || lane >= kSpanPackets) return;
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(job.mail->packets() + span * kSpanPackets + lane),
-               "l"(uint64_t{flag_of(board)} << 32 | bytes)
-               : "memory");
+  send_packet(job.mail->hidden() + span * kSpanPackets + lane, flag_of(board), bytes);
 }
 
 // All hidden spans, as they come, to shared memory; by all workers.
@@ -222,31 +214,23 @@ __device__ void receive_hidden(const Board& board, uint8_t* memory) {
   const TokenJob& job = board.job;
   const uint32_t flag = flag_of(board), n = job.hidden_spans * kPairs;
   uint8_t *codes = memory + job.hidden_at, *spans = codes + job.hidden_spans * 64;
-  const uint64_t* packets = job.mail->packets();
+  const uint64_t* packets = job.mail->hidden();
 #pragma unroll 1
   for (uint32_t begin = threadIdx.x; begin < n; begin += kAhead * kWorkers) {
-    uint64_t p[kAhead][2];
+    uint32_t p[kAhead][2];
     bool there;
     do {
       there = true;
 #pragma unroll
-      for (uint32_t i = 0; i < kAhead; ++i) {
-        const uint32_t at = min(begin + i * kWorkers, n - 1);
-        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
-                     : "=l"(p[i][0]), "=l"(p[i][1])
-                     : "l"(packets + 2 * at)
-                     : "memory");
-      }
-#pragma unroll
-      for (uint32_t i = 0; i < kAhead; ++i) there &= p[i][0] >> 32 == flag && p[i][1] >> 32 == flag;
+      for (uint32_t i = 0; i < kAhead; ++i)
+        there &= look_at_packets(packets + 2 * min(begin + i * kWorkers, n - 1), flag, p[i]);
     } while (!there);
 #pragma unroll
     for (uint32_t i = 0; i < kAhead; ++i) {
       const uint32_t at = begin + i * kWorkers, span = at / kPairs, pair = at % kPairs;
       if (at >= n) continue;
       *reinterpret_cast<uint2*>(pair < 8 ? codes + span * 64 + pair * 8
-                                         : spans + span * 16 + (pair - 8) * 8) =
-          make_uint2(static_cast<uint32_t>(p[i][0]), static_cast<uint32_t>(p[i][1]));
+                                         : spans + span * 16 + (pair - 8) * 8) = make_uint2(p[i][0], p[i][1]);
     }
   }
 }
@@ -291,6 +275,28 @@ __device__ float row_sum(const Board& board, uint32_t row, uint32_t memory, floa
   return total;
 }
 
+// The records of all picks, by the clerk: sent before the launch ahead has ended, or found when it has.
+__device__ void find_records(Board& board) {
+  const TokenJob& job = board.job;
+  const uint32_t lane = threadIdx.x % 32;
+  if (!job.told) wait_for_previous();
+  if (job.told && lane < job.top_k) {
+    uint32_t half[2];
+    while (!look_at_packets(job.mail->records[lane], flag_of(board), half)) {
+    }
+    board.records[lane] = reinterpret_cast<const uint8_t*>(uint64_t{half[1]} << 32 | half[0]);
+  } else if (lane < job.each) {
+    board.records[lane] = pick_at(job.picks, job.joined, job.top_k, 0, lane).record;
+  }
+  __syncwarp();
+}
+
+// Not before the launch ahead has ended: what comes next relies on that.
+__device__ inline void let_next() {
+  wait_for_previous();
+  let_next_begin();
+}
+
 // The clerk's part of the spans: it asks for memory, and for down when there is room and no other span to do.
 __device__ void serve_spans(Board& board, uint8_t* memory) {
   const TokenJob& job = board.job;
@@ -299,7 +305,7 @@ __device__ void serve_spans(Board& board, uint8_t* memory) {
   for (uint32_t round = 0; span < job.hidden_spans; ++round) {
     before_copies();
     ask_gate_up(board, span, memory);
-    if (round == 0) let_next_begin();
+    if (round == 0) let_next();
     board.segment[0].wait(round);
     uint32_t next = lane == 0 ? atomicAdd(&job.mail->next_span, 1) : 0;
     next = __shfl_sync(0xffffffffu, next, 0);
@@ -338,7 +344,7 @@ __global__ void __launch_bounds__(kThreads, 2) token_kernel(const __grid_constan
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ Board board;
   const TokenJob& job = board.job;
-  const uint32_t lane = threadIdx.x % 32, base = shared_address(memory);
+  const uint32_t base = shared_address(memory);
   const bool clerk = threadIdx.x >= kWorkers;
   if (threadIdx.x < sizeof(TokenJob) / 4)
     reinterpret_cast<uint32_t*>(&board.job)[threadIdx.x] =
@@ -356,17 +362,16 @@ __global__ void __launch_bounds__(kThreads, 2) token_kernel(const __grid_constan
   __syncthreads();
   uint32_t block = board.block;
   if (threadIdx.x < 32) send_hidden(board, 0, true);
-  wait_for_previous();
 
   if (clerk) {
-    if (lane < job.each) board.records[lane] = pick_at(job.picks, job.joined, job.top_k, 0, lane).record;
-    __syncwarp();
+    find_records(board);
     if (board.span >= job.hidden_spans) {
       if (block < job.down_blocks) ask_down(board, block, memory);
-      let_next_begin();
+      let_next();
     }
     serve_spans(board, memory);
   } else {
+    wait_for_previous();
     if (threadIdx.x < job.each)
       board.weights[threadIdx.x] = threadIdx.x < job.top_k ? job.weights[threadIdx.x]
                                    : job.sum.shared_gate   ? sigmoid_value(*job.sum.shared_gate)
@@ -438,7 +443,8 @@ TokenJob token_job(const ExpertWork& w, const Joined& joined) {
   job.joined = joined;
   job.x = {w.x.q, w.x.span};
   job.weights = w.weights;
-  job.mail = reinterpret_cast<Mail*>(w.mail);
+  job.mail = reinterpret_cast<ExpertMail*>(w.mail);
+  job.told = w.told;
   job.clamp = w.layout.clamp;
   job.top_k = count(w.top_k);
   job.each = job.top_k + (joined.record ? 1 : 0);
@@ -467,7 +473,7 @@ bool in_sixteens(const PartTiles& p) { return p.m.tile_bytes % 16 == 0 && p.offs
 }  // namespace
 
 size_t experts_mail(const ExpertLayout& layout, size_t top_k) {
-  return sizeof(Mail) + (top_k + 1) * span_count(layout.gate.rows) * kSpanPackets * sizeof(uint64_t);
+  return sizeof(ExpertMail) + (top_k + 1) * span_count(layout.gate.rows) * kSpanPackets * sizeof(uint64_t);
 }
 
 bool token_experts_can(const ExpertWork& w) {
