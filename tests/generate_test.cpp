@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "gen/generation_config.h"
+#include "support/engines.h"
 #include "support/support.h"
 
 namespace moeflux {
@@ -71,6 +72,27 @@ TEST(Generate, TheSameSeedGivesTheSameTokensHoweverTheyAreComputed) {
   GenerateOptions other_seed = sampled(24);
   other_seed.sampler.seed = 12;
   EXPECT_NE(run(engine, other_seed).tokens, want.tokens);
+}
+
+// The plain backend keeps logits, as one on a GPU does.
+TEST(Generate, TheChoiceIsTheSameWhereLogitsStayWithTheBackend) {
+  for (const std::string& backend : test::with_gpu({"cpu-ref"})) {
+    EngineOptions options = small();
+    options.backend = backend;
+    options.precision = Precision::Exact;  // looking at every stage changes no bit
+    Engine engine(test::storyteller(), options);
+    ASSERT_TRUE(engine.keeps_logits());
+    std::vector<GenerateOptions> cases(5, sampled(10));
+    cases[1].sampler.temperature = 0;
+    cases[2].sampler.top_k = 20;
+    cases[3].sampler = {.temperature = 4, .top_p = 0.99, .seed = 3};  // of so many that all logits are needed
+    cases[4].sampler.penalties.repetition = 1.3;
+    for (GenerateOptions& o : cases) {
+      const std::vector<Token> got = run(engine, o).tokens;
+      o.tap.call = [](const TapTensor&) { return false; };  // looks at everything
+      EXPECT_EQ(got, run(engine, o).tokens) << backend;
+    }
+  }
 }
 
 TEST(Generate, APromptInTwoPartsGivesTheSameTokens) {

@@ -314,10 +314,21 @@ class ReferenceBackend : public Backend {
     Floats h = norm_rows(s.x, s.batch.mtp() ? w_.mtp->norm : w_.final_norm, m_.norm_eps);
     tap(s, "final_norm", m_.n_layers(), h, m_.d_model);
     if (!s.batch.final_norm.empty()) std::ranges::copy(h, s.batch.final_norm.begin());
+    const std::span<Shortlist> lists = s.batch.shortlists;
+    if (!lists.empty()) {
+      kept_logits_.resize(lists.size() * m_.n_vocab);
+      out = kept_logits_;
+    }
     for (size_t i = 0; i < s.batch.logit_rows.size(); ++i)
       linear_rows(w_.head, 0, m_.n_vocab, &h[s.batch.logit_rows[i] * m_.d_model], 1, m_.d_model,
                   &out[i * m_.n_vocab], m_.n_vocab);
+    for (size_t i = 0; i < lists.size(); ++i)
+      shortlist_ref(out.subspan(i * m_.n_vocab, m_.n_vocab), s.batch.wishes[i], lists[i]);
     if (s.tap) s.tap.call({"logits", m_.n_layers(), s.batch.logit_rows.size(), m_.n_vocab, out});
+  }
+  bool keeps_logits() const override { return true; }
+  void read_logits(size_t row, std::span<float> out) override {
+    std::copy_n(&kept_logits_[row * m_.n_vocab], out.size(), out.begin());
   }
 
  private:
@@ -577,6 +588,7 @@ class ReferenceBackend : public Backend {
   const ModelConfig mtp_;
   const ModelWeights& w_;
   const bool fast_;
+  Floats kept_logits_;  // of the last step that wished for shortlists
 };
 
 }  // namespace

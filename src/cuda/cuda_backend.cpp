@@ -157,7 +157,12 @@ std::optional<GraphKey> CudaBackend::graph_key(const CudaStep& s) const {
   const bool looked_at =
       s.tap.call && (s.batch.mtp() || !(s.tap.only_routes && (s.tap.late || !holds_all())));
   if (!s.each_one() || looked_at || s.n > kMostGraphTokens || s.batch.logit_rows.size() != s.n) return {};
-  return GraphKey{s.n, context_bucket(s), s.batch.mtp(), !s.batch.final_norm.empty()};
+  return GraphKey{.n = s.n,
+                  .positions = context_bucket(s),
+                  .mtp = s.batch.mtp(),
+                  .final_norm = !s.batch.final_norm.empty(),
+                  .lists = !s.batch.shortlists.empty(),
+                  .routes = static_cast<bool>(s.tap.call)};
 }
 
 // A step like others before: recorded the second time, when scratch memory has its size, then replayed for as
@@ -210,15 +215,11 @@ void CudaBackend::finish_layer(CudaStep& s) {
   check_cuda(cudaGraphLaunch(layer.graph.get(), stream_.get()), "launching a layer");
 }
 
-void CudaBackend::tell_routes(const CudaStep& s) {
-  if (!s.tap.call) return;
+void CudaBackend::tell_routes(const CudaStep& s, const uint32_t* ids) {
   const size_t k = m_.moe.top_k, each = s.n * k;
-  std::vector<uint32_t> ids(m_.n_layers() * each);
-  check_cuda(cudaMemcpy(ids.data(), ids_.get(0), ids.size() * sizeof(uint32_t), cudaMemcpyDeviceToHost),
-             "reading routes");
   for (const LayerWeights& layer : w_.layers) {
     if (!layer.config->sparse) continue;
-    const auto* first = ids.data() + layer.index * each;
+    const auto* first = ids + layer.index * each;
     std::vector<float> values(first, first + each);
     s.tap.call({"topk_ids", layer.index, s.n, k, values});
   }
@@ -230,16 +231,19 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
   auto s = std::make_unique<CudaStep>(batch, tap);
   const size_t n = s->n, n_slices = batch.slices.size(), n_rows = batch.logit_rows.size();
   const size_t slices_at = n * sizeof(TokenInfo), ids_at = slices_at + n_slices * sizeof(SliceInfo),
-               rows_at = ids_at + n * sizeof(uint32_t),
-               hidden_at = align_up(rows_at + n_rows * sizeof(uint32_t), 16),
+               rows_at = ids_at + n * sizeof(uint32_t), wishes_at = rows_at + n_rows * sizeof(uint32_t),
+               hidden_at = align_up(wishes_at + batch.wishes.size_bytes(), 16),
                bytes = hidden_at + batch.hidden.size_bytes();
-  wait();  // for what still reads the step before
+  if (!std::exchange(settled_, false)) wait();  // for what still reads the step before
   forget_failed_step();
   timed_bytes_ = 0;
   n_told_ = *told_.as<uint32_t>();
   if (graphs_.size() > kMostGraphs) graphs_.clear();  // a server meets many sizes of steps
   if (layers_.size() > kMostGraphs / 8 * m_.n_layers()) layers_.clear();
-  if (staging_.size() < bytes) staging_ = PinnedBuffer(2 * bytes, "step");
+  if (staging_.size() < bytes) {
+    staging_ = PinnedBuffer(2 * bytes, "step");
+    ++moves_.count;
+  }
   auto* tokens = staging_.as<TokenInfo>();
   auto* slices = reinterpret_cast<SliceInfo*>(staging_.as<>() + slices_at);
   auto* ids = reinterpret_cast<uint32_t*>(staging_.as<>() + ids_at);
@@ -263,17 +267,20 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
   std::copy(batch.tokens.begin(), batch.tokens.end(), ids);
   std::copy(batch.logit_rows.begin(), batch.logit_rows.end(),
             reinterpret_cast<uint32_t*>(staging_.as<>() + rows_at));
+  std::copy(batch.wishes.begin(), batch.wishes.end(),
+            reinterpret_cast<ShortlistWish*>(staging_.as<>() + wishes_at));
   std::copy(batch.hidden.begin(), batch.hidden.end(), reinterpret_cast<float*>(staging_.as<>() + hidden_at));
   std::byte* info = info_.get(bytes);
-  check_cuda(cudaMemcpyAsync(info, staging_.as<>(), bytes, cudaMemcpyHostToDevice, stream_.get()),
-             "copying a step's tokens");
   choose_mode(*s);
   if (s->mode == CudaStep::Mode::Replay) return s;
   if (s->mode == CudaStep::Mode::Record) begin_recording(*s);
+  check_cuda(cudaMemcpyAsync(info, staging_.as<>(), bytes, cudaMemcpyHostToDevice, stream_.get()),
+             "copying a step's tokens");
   s->tokens = reinterpret_cast<const TokenInfo*>(info);
   s->slices = reinterpret_cast<const SliceInfo*>(info + slices_at);
   s->token_ids = reinterpret_cast<const uint32_t*>(info + ids_at);
   s->logit_rows = reinterpret_cast<const uint32_t*>(info + rows_at);
+  s->wishes = reinterpret_cast<const ShortlistWish*>(info + wishes_at);
   s->hidden = reinterpret_cast<const float*>(info + hidden_at);
   s->x = x_.get(n * m_.d_model);
   const size_t half = m_.rope.inv_freq.size();
@@ -416,11 +423,25 @@ std::span<const uint32_t> CudaBackend::chosen(const Step& step) const {
 
 std::span<const uint32_t> CudaBackend::guess(Step&, const LayerWeights&) { return {}; }
 
+// -- results
+
+CudaBackend::Results CudaBackend::results_of(const CudaStep& s) const {
+  const size_t rows = s.batch.logit_rows.size();
+  Results r;
+  r.norm_at = s.batch.shortlists.empty() ? rows * m_.n_vocab * sizeof(float) : rows * sizeof(Shortlist);
+  r.routes_at = r.norm_at + s.batch.final_norm.size_bytes();
+  const bool routes = s.tap.call && graph_key(s);  // a step like it may be recorded
+  r.bytes = r.routes_at + (routes ? m_.n_layers() * s.n * m_.moe.top_k * sizeof(uint32_t) : 0);
+  return r;
+}
+
 void CudaBackend::logits(Step& step, std::span<float> out) {
   CudaStep& s = own(step);
   const std::span<float> final_norm = s.batch.final_norm;
-  if (const size_t bytes = out.size_bytes() + final_norm.size_bytes(); host_.size() < bytes) {
-    host_ = PinnedBuffer(bytes, "logits");
+  const std::span<Shortlist> lists = s.batch.shortlists;
+  const Results r = results_of(s);
+  if (host_.size() < r.bytes) {
+    host_ = PinnedBuffer(r.bytes, "logits");
     ++moves_.count;
   }
   if (s.mode != CudaStep::Mode::Replay) compute_logits(s);
@@ -430,17 +451,29 @@ void CudaBackend::logits(Step& step, std::span<float> out) {
   else if (const auto key = graph_key(s); key && holds_all())  // the next one like it is recorded
     graphs_[*key] = {Graph(), moves_.count};
   for (const Slice& slice : s.batch.slices) static_cast<CudaSequence&>(*slice.sequence).end_step(slice.count);
-  if (out.empty() && final_norm.empty()) return;
-  wait();
-  if (!final_norm.empty())
-    std::memcpy(final_norm.data(), host_.as<>() + out.size_bytes(), final_norm.size_bytes());
-  if (out.empty()) return;
-  std::memcpy(out.data(), host_.as<>(), out.size_bytes());
+  if (r.norm_at == 0 && final_norm.empty()) return;
+  lists.empty() ? wait() : wait_until_told();
+  settled_ = true;
+  if (!final_norm.empty()) std::memcpy(final_norm.data(), host_.as<>() + r.norm_at, final_norm.size_bytes());
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const Shortlist& from = host_.as<Shortlist>()[i];
+    lists[i].total = from.total;
+    lists[i].n = from.n;
+    std::ranges::copy(from.listed(), lists[i].keys);
+  }
+  if (!out.empty()) std::memcpy(out.data(), host_.as<>(), out.size_bytes());
   if (s.tap) s.tap.call({"logits", m_.n_layers(), s.batch.logit_rows.size(), m_.n_vocab, out});
-  if (s.mode != CudaStep::Mode::Eager) tell_routes(s);
+  if (s.mode != CudaStep::Mode::Eager && s.tap.call)
+    tell_routes(s, reinterpret_cast<const uint32_t*>(host_.as<>() + r.routes_at));
 }
 
-// The logits that are wanted, to host_, and behind them the final norm where that is.
+void CudaBackend::read_logits(size_t row, std::span<float> out) {
+  check_cuda(
+      cudaMemcpy(out.data(), logits_.get(0) + row * m_.n_vocab, out.size_bytes(), cudaMemcpyDeviceToHost),
+      "reading the logits");
+}
+
+// The logits that are wanted, or lists of the best of them, and the final norm where that is.
 void CudaBackend::compute_logits(CudaStep& s) {
   const size_t n = s.batch.logit_rows.size(), d = m_.d_model;
   const float* weight = on_device(s.batch.mtp() ? w_.mtp->norm : w_.final_norm);
@@ -454,22 +487,44 @@ void CudaBackend::compute_logits(CudaStep& s) {
     h = wanted_.make(n, d, fast_);
     rms_norm(s.x, d, s.logit_rows, weight, m_.norm_eps, h, stream_.get());
   }
+  float* result = n ? logits_.get(n * m_.n_vocab) : nullptr;
   if (n) {
-    float* result = logits_.get(n * m_.n_vocab);
     Product p{.w = on_device(w_.head), .x = h, .out = result, .out_stride = m_.n_vocab, .exact = !fast_};
     if (all && s.n > 1) {
       p.pick = s.logit_rows;
       p.n_picks = n;
     }
     linear(p, stream_.get());
-    check_cuda(cudaMemcpyAsync(host_.as<>(), result, n * m_.n_vocab * sizeof(float), cudaMemcpyDeviceToHost,
-                               stream_.get()),
-               "reading the logits");
   }
-  if (!s.batch.final_norm.empty())
-    check_cuda(cudaMemcpyAsync(host_.as<float>() + n * m_.n_vocab, h.f, s.batch.final_norm.size_bytes(),
-                               cudaMemcpyDeviceToHost, stream_.get()),
-               "reading the final norm");
+  read_results(s, result, h.f);
+}
+
+void CudaBackend::read_results(CudaStep& s, const float* logits, const float* final_norm) {
+  const size_t n = s.batch.logit_rows.size();
+  const Results r = results_of(s);
+  const auto read = [&](size_t at, const void* from, size_t bytes, const char* what) {
+    if (bytes)
+      check_cuda(cudaMemcpyAsync(host_.as<>() + at, from, bytes, cudaMemcpyDeviceToHost, stream_.get()),
+                 what);
+  };
+  if (s.batch.shortlists.empty()) {
+    read(0, logits, r.norm_at, "reading the logits");
+  } else {
+    shortlist(logits, n, m_.n_vocab, s.wishes, maxima_.get(n * shortlist_blocks(m_.n_vocab)), lists_.get(n),
+              stream_.get());
+  }
+  read(r.norm_at, final_norm, r.routes_at - r.norm_at, "reading the final norm");
+  const size_t routes = s.mode == CudaStep::Mode::Eager ? 0 : r.bytes - r.routes_at;
+  if (s.batch.shortlists.empty()) return read(r.routes_at, ids_.get(0), routes, "reading routes");
+  publish({.ids = ids_.get(0),
+           .n_ids = routes / sizeof(uint32_t),
+           .lists = lists_.get(0),
+           .n_lists = n,
+           .ids_to = reinterpret_cast<uint32_t*>(host_.as<>() + r.routes_at),
+           .lists_to = host_.as<Shortlist>(),
+           .told = told_.as<uint32_t>(),
+           .count = told_count_.as<uint32_t>()},
+          stream_.get());
 }
 
 }  // namespace cuda

@@ -220,8 +220,14 @@ void CudaBackend::send_chosen(CudaStep& s) {
   if (s.layer_mode == CudaStep::Mode::Replay) {
     // is in the graph
   } else if (s.n <= kHostTokens) {
-    publish({s.ids, ids.size(), s.h.f, takes_part(s) ? s.n * m_.d_model : 0, ids.data(), chosen_.as<float>(),
-             told_.as<uint32_t>(), told_count_.as<uint32_t>()},
+    publish({.ids = s.ids,
+             .n_ids = ids.size(),
+             .values = s.h.f,
+             .n_values = takes_part(s) ? s.n * m_.d_model : 0,
+             .ids_to = ids.data(),
+             .values_to = chosen_.as<float>(),
+             .told = told_.as<uint32_t>(),
+             .count = told_count_.as<uint32_t>()},
             stream_.get());
   } else {
     check_cuda(cudaMemcpyAsync(ids.data(), s.ids, ids.size_bytes(), cudaMemcpyDeviceToHost, stream_.get()),

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kSplitTokens = 32;  // up to so many, the parts of a query are computed side by side
 // How positions are cut into parts changes with the context's length in powers of two, from here on.
-constexpr size_t kLeastContext = 4096;
+constexpr size_t kLeastContext = 256;
 
 }  // namespace
 

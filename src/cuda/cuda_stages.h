@@ -11,6 +11,7 @@
 #include "cuda/entry.h"
 #include "cuda/experts.h"
 #include "cuda/scratch.h"
+#include "cuda/shortlist.h"
 #include "cuda/vram_tier.h"
 
 namespace moeflux::cuda {
@@ -23,6 +24,8 @@ struct GraphKey {
   size_t positions;  // a power of two above all of theirs
   bool mtp;          // of the multi-token-prediction layer
   bool final_norm;   // which is wanted as well
+  bool lists;        // shortlists in place of logits
+  bool routes;       // which a tap is told when the step is over
   auto operator<=>(const GraphKey&) const = default;
 };
 
@@ -63,6 +66,7 @@ struct CudaStep : Step {
   const uint32_t* token_ids = nullptr;
   const SliceInfo* slices = nullptr;
   const uint32_t* logit_rows = nullptr;
+  const ShortlistWish* wishes = nullptr;
   const float* hidden = nullptr;  // [n, d_model], of the batch
   float* x = nullptr;             // [n, d_model]: the residual stream
   Vectors h;                      // [n, d_model]: the normed input of the feed-forward part
@@ -102,6 +106,8 @@ class CudaBackend : public Backend {
   void expect(Step& step, const LayerWeights& later) override { own(step).next = &later; }
   void mlp(Step& step, const LayerWeights& layer) override;
   void logits(Step& step, std::span<float> out) override;
+  bool keeps_logits() const override { return shortlist_can(m_.n_vocab); }
+  void read_logits(size_t row, std::span<float> out) override;
   void load_experts(ExpertStore& store) override;
   bool holds(ExpertKey key) const override { return tier_.find(key) != nullptr; }
   DeviceTierStats device_tier() const override;
@@ -122,8 +128,14 @@ class CudaBackend : public Backend {
   Graph finish_recording(CudaStep& s);
   void choose_layer_mode(CudaStep& s, const LayerWeights& layer);
   void finish_layer(CudaStep& s);  // launches what was recorded, where it was
+  // What the host gets of a step: where it lies in pinned memory, in bytes.
+  struct Results {
+    size_t norm_at = 0, routes_at = 0, bytes = 0;  // logits or lists come first
+  };
+  Results results_of(const CudaStep& s) const;
   void compute_logits(CudaStep& s);
-  void tell_routes(const CudaStep& s);  // to a tap that may be told late
+  void read_results(CudaStep& s, const float* logits, const float* final_norm);
+  void tell_routes(const CudaStep& s, const uint32_t* ids);  // to a tap that may be told late
 
   // Norm of the residual stream, quantised where the precision wants it.
   Vectors norm(CudaStep& s, Vector w);
@@ -234,6 +246,7 @@ class CudaBackend : public Backend {
   PinnedBuffer told_;              // one number: how many layers of few tokens have been chosen
   DeviceBuffer told_count_;        // the same, where the device counts
   uint32_t n_told_ = 0;            // and what it must become
+  bool settled_ = false;           // the host has all results of the last step
   size_t n_results_ = 0;           // rows of results_ in this layer
   double copy_bytes_per_s_ = 0, host_bytes_per_s_ = 0;
   uint64_t timed_bytes_ = 0;  // copied between copying_ and copied_; 0: nothing is being timed
@@ -252,7 +265,8 @@ class CudaBackend : public Backend {
   Scratch<float> x_{moves_, "residual stream"}, rope_{moves_, "rotary table"}, raw_{moves_, "queries"},
       q_{moves_, "queries"}, k_{moves_, "keys"}, v_{moves_, "values"}, parts_{moves_, "parts of attention"},
       router_{moves_, "router"}, router_weights_{moves_, "router"}, shared_{moves_, "shared expert"},
-      logits_{moves_, "logits"}, small_{moves_, "attention"};
+      logits_{moves_, "logits"}, maxima_{moves_, "logits"}, small_{moves_, "attention"};
+  Scratch<Shortlist> lists_{moves_, "shortlists"};
   Scratch<uint32_t> ids_{moves_, "router"};  // [n_layers][n, top_k]
   VectorScratch h_{moves_, "normed input"}, mixed_{moves_, "mixed values"}, latent_{moves_, "latents"},
       nope_{moves_, "latent queries"}, wanted_{moves_, "final norm"};

@@ -19,8 +19,7 @@ struct EntryMail {
 
 // A block has 16 rows of a matrix and 4 of the 16 partial sums of each (ops/linear.h): columns congruent to
 // them modulo 16. It sends them to the first block, which adds up and chooses; the last block makes the
-// vectors for other kernels. The first one has rehearsed: instructions that are used once a launch are far
-// away.
+// vectors for other kernels.
 struct Job {
   Tiles m;
   const float* bias;
@@ -181,8 +180,9 @@ __device__ float tree(const float (&s)[16]) {
   return __fadd_rn(__fadd_rn(half[0], half[2]), __fadd_rn(half[1], half[3]));
 }
 
-// The logits of a token, as their sums come. A thread looks at two rows at once.
-__device__ void receive(const Jobs& j, unsigned t, uint32_t flag, float* logits) {
+// The results of a token, as their sums come, to shared memory and, if they are real, to where they belong. A
+// thread looks at two rows at once.
+__device__ void receive(const Jobs& j, unsigned t, uint32_t flag, bool real, float* results) {
   constexpr unsigned kAhead = 2;
 #pragma unroll 1
   for (unsigned begin = threadIdx.x; begin < j.rows; begin += kAhead * kThreads) {
@@ -199,7 +199,7 @@ __device__ void receive(const Jobs& j, unsigned t, uint32_t flag, float* logits)
           sums[i][s] = __uint_as_float(two[0]);
           sums[i][s + 1] = __uint_as_float(two[1]);
         }
-    } while (!there);
+    } while (real && !there);
 #pragma unroll
     for (unsigned i = 0; i < kAhead; ++i) {
       const unsigned r = begin + i * kThreads;
@@ -209,63 +209,9 @@ __device__ void receive(const Jobs& j, unsigned t, uint32_t flag, float* logits)
       const unsigned row = second ? r - j.job[0].rows : r;
       float y = tree(sums[i]);
       if (job.bias) y = __fadd_rn(y, job.bias[row]);
-      job.out[size_t{t} * job.rows + row] = y;
-      logits[r] = y;
+      results[r] = y;
+      if (real) job.out[size_t{t} * job.rows + row] = y;
     }
-  }
-}
-
-struct Choice {  // in shared memory
-  DeviceRule rule;
-  float* room;    // route_room
-  float* logits;  // of all rows
-  uint32_t* ids;  // [top_k], the choice
-  float* weights;
-  const std::byte** records;  // [n_experts]
-};
-
-// One copy of the code for the rehearsal and the choice.
-__device__ __noinline__ void choose(const Choice& c) {
-  route_token(c.rule, c.logits, c.room, c.ids, c.weights);
-}
-
-// What the first block does before its turn.
-__device__ void rehearse(const Jobs& j, Choice& c, float* shared) {
-  if (!j.routes) {
-    c.logits = shared;
-    return __syncthreads();
-  }
-  const unsigned n = j.job[0].rows;
-  if (threadIdx.x == 0) {
-    c.rule = j.rule;
-    c.room = shared;
-    c.records = reinterpret_cast<const std::byte**>(
-        shared + (route_room(n, j.rule.n_groups, j.rule.top_k) + 1) / 2 * 2);
-    c.logits = reinterpret_cast<float*>(c.records + (j.records ? n : 0));
-    c.ids = reinterpret_cast<uint32_t*>(c.logits + j.rows);
-    c.weights = reinterpret_cast<float*>(c.ids + j.rule.top_k);
-  }
-  __syncthreads();
-  for (unsigned e = threadIdx.x; e < n; e += kThreads) {
-    if (j.records) c.records[e] = j.records[e];
-    c.logits[e] = 0;
-  }
-  __syncthreads();
-  choose(c);
-}
-
-// The choice for a token: to the experts first, and to memory.
-__device__ void tell_choice(const Jobs& j, unsigned t, const Choice& c, uint32_t told_flag) {
-  choose(c);
-  for (unsigned k = threadIdx.x; threadIdx.x < 32 && k < c.rule.top_k; k += 32) {
-    const uint32_t id = c.ids[k];
-    if (j.told) {
-      const auto record = reinterpret_cast<uint64_t>(c.records[id]);
-      send_packet(j.told->records[k], told_flag, static_cast<uint32_t>(record));
-      send_packet(j.told->records[k] + 1, told_flag, static_cast<uint32_t>(record >> 32));
-    }
-    j.ids[t * c.rule.top_k + k] = id;
-    j.weights[t * c.rule.top_k + k] = c.weights[k];
   }
 }
 
@@ -277,42 +223,97 @@ __device__ void ask_for_states(const Entry::Ahead& ahead) {
     fetch_ahead(ahead.slices[i].state + ahead.at + first, floats * sizeof(float));
 }
 
+// The first block: it adds up, chooses, and tells the experts before it writes to memory. A turn before its
+// first one is a rehearsal, with what happens to be in the mail: it brings the instructions.
+__device__ void conclude(const Jobs& j, float* shared) {
+  const unsigned n = j.job[0].rows, k = j.routes ? j.rule.top_k : 0;
+  const size_t room = j.routes ? (route_room(n, j.rule.n_groups, k) + 1) / 2 * 2 : 0;
+  auto** records = reinterpret_cast<const std::byte**>(shared + room);
+  float *results = reinterpret_cast<float*>(records + (j.records ? n : 0)),
+        *unreal_weights = results + j.rows;
+  auto* unreal_ids = reinterpret_cast<uint32_t*>(unreal_weights + k);
+  for (unsigned e = threadIdx.x; j.records && e < n; e += kThreads) records[e] = j.records[e];
+  uint32_t flag = 0, told_flag = 0;
+#pragma unroll 1
+  for (unsigned turn = 0; turn <= j.n; ++turn) {
+    const bool real = turn > 0;
+    const unsigned t = real ? turn - 1 : 0;
+    if (turn == 1) {
+      wait_for_previous();
+      let_next_begin();
+      flag = mail_flag(__ldcg(&j.mail->launch));
+      if (j.told) told_flag = mail_flag(__ldcg(&j.told->launch));
+    }
+    receive(j, t, flag, real, results);
+    __syncthreads();
+    if (j.routes)
+      route_token(j.rule, results, shared, real ? j.ids + t * k : unreal_ids,
+                  real ? j.weights + t * k : unreal_weights, [&](unsigned pick, uint32_t id) {
+                    if (!real || !j.told) return;
+                    const auto record = reinterpret_cast<uint64_t>(records[id]);
+                    send_packet(j.told->records[pick], told_flag, static_cast<uint32_t>(record));
+                    send_packet(j.told->records[pick] + 1, told_flag, static_cast<uint32_t>(record >> 32));
+                  });
+    __syncthreads();
+  }
+  // All sums have come, so nobody is still to read this.
+  if (threadIdx.x == 0) j.mail->launch = (flag & ~(1u << 31)) + 1;
+}
+
+// A partial sum of a row, four steps a span; a span's weights are 64 quads from the last one's. What is used
+// next is read meanwhile.
+__device__ float partial_sum(const float4* weights, const float4* h, unsigned spans) {
+  constexpr unsigned kAhead = 4;
+  float4 a[kAhead], b[kAhead];
+  const auto request = [&](unsigned begin) {
+#pragma unroll
+    for (unsigned i = 0; i < kAhead; ++i) {
+      const unsigned s = min(begin + i, spans - 1);
+      a[i] = weights[s * 64];
+      b[i] = h[s];
+    }
+  };
+  request(0);
+  float c = 0;
+#pragma unroll 2
+  for (unsigned begin = 0; begin < spans; begin += kAhead) {
+    float4 product[kAhead];
+#pragma unroll
+    for (unsigned i = 0; i < kAhead; ++i)
+      product[i] = make_float4(__fmul_rn(a[i].x, b[i].x), __fmul_rn(a[i].y, b[i].y),
+                               __fmul_rn(a[i].z, b[i].z), __fmul_rn(a[i].w, b[i].w));
+    request(begin + kAhead);
+#pragma unroll
+    for (unsigned i = 0; i < kAhead; ++i) {
+      if (begin + i >= spans) break;
+      c = __fadd_rn(c, product[i].x);
+      c = __fadd_rn(c, product[i].y);
+      c = __fadd_rn(c, product[i].z);
+      c = __fadd_rn(c, product[i].w);
+    }
+  }
+  return c;
+}
+
 template <unsigned kQuads>
 __global__ void __launch_bounds__(kThreads) entry_kernel(const __grid_constant__ Jobs j) {
   extern __shared__ __align__(16) float shared[];
   __shared__ __align__(16) float room[4];
-  __shared__ Choice choice;
-  const bool first = blockIdx.x == 0, writer = blockIdx.x == gridDim.x - 1,
-             second = blockIdx.x > 4 * j.job[0].blocks;
+  if (threadIdx.x == 0 && j.ahead.floats) ask_for_states(j.ahead);
+  if (blockIdx.x == 0) return conclude(j, shared);
+  const bool writer = blockIdx.x == gridDim.x - 1, second = blockIdx.x > 4 * j.job[0].blocks;
   const Job& job = j.job[second];
   const unsigned at = blockIdx.x - 1 - (second ? 4 * j.job[0].blocks : 0), block = at / 4, quad = at % 4;
   const unsigned spans = (j.cols + 63) / 64;
   auto *weights = reinterpret_cast<float4*>(shared), *h = weights + spans * 64;  // h: [4][spans]
   // What does not depend on the kernels before.
   float4 w[kQuads];
-  if (!first) load_quads(j.w, j.cols, w);
-  if (first)
-    rehearse(j, choice, shared);
-  else if (!writer)
-    stage_any(job.m, block, quad, weights);
-  for (unsigned i = threadIdx.x; !first && i < spans * 4; i += kThreads) h[i] = make_float4(0, 0, 0, 0);
-  if (threadIdx.x == 0 && j.ahead.floats) ask_for_states(j.ahead);
+  load_quads(j.w, j.cols, w);
+  if (!writer) stage_any(job.m, block, quad, weights);
+  for (unsigned i = threadIdx.x; i < spans * 4; i += kThreads) h[i] = make_float4(0, 0, 0, 0);
   wait_for_previous();
   let_next_begin();
-  const uint32_t flag = mail_flag(__ldcg(&j.mail->launch)),
-                 told_flag = j.told ? mail_flag(__ldcg(&j.told->launch)) : 0;
-  if (first) {
-#pragma unroll 1
-    for (unsigned t = 0; t < j.n; ++t) {
-      receive(j, t, flag, choice.logits);
-      __syncthreads();
-      if (j.routes) tell_choice(j, t, choice, told_flag);
-      __syncthreads();
-    }
-    // All sums have come, so nobody is still to read this.
-    if (threadIdx.x == 0) j.mail->launch = (flag & ~(1u << 31)) + 1;
-    return;
-  }
+  const uint32_t flag = mail_flag(__ldcg(&j.mail->launch));
 #pragma unroll 1
   for (unsigned t = 0; t < j.n; ++t) {
     float4 x[kQuads];
@@ -333,18 +334,10 @@ __global__ void __launch_bounds__(kThreads) entry_kernel(const __grid_constant__
     __syncthreads();
     if (threadIdx.x < 64) {
       const unsigned cls = threadIdx.x / 16, row = block * 16 + threadIdx.x % 16;
-      const float4* mine = h + cls * spans;
-      float c = 0;
-#pragma unroll 4
-      for (unsigned s = 0; s < spans; ++s) {
-        const float4 a = weights[s * 64 + threadIdx.x], b = mine[s];
-        c = __fadd_rn(c, __fmul_rn(a.x, b.x));
-        c = __fadd_rn(c, __fmul_rn(a.y, b.y));
-        c = __fadd_rn(c, __fmul_rn(a.z, b.z));
-        c = __fadd_rn(c, __fmul_rn(a.w, b.w));
-      }
+      const float c = partial_sum(weights + threadIdx.x, h + cls * spans, spans);
       if (row < job.rows)
-        send_packet(j.packet(t, (second ? j.job[0].rows : 0) + row, quad * 4 + cls), flag, __float_as_uint(c));
+        send_packet(j.packet(t, (second ? j.job[0].rows : 0) + row, quad * 4 + cls), flag,
+                    __float_as_uint(c));
     }
     __syncthreads();
   }
@@ -354,10 +347,11 @@ constexpr unsigned kFewQuads = 4, kManyQuads = 12;
 
 size_t shared_floats(const Entry& e) {
   const size_t steps = (e.h.cols + 63) / 64 * 4, rows = e.small[0].w.rows + e.small[1].w.rows;
-  const size_t experts = e.small[0].w.rows,
-               end = rows + (e.rule ? route_room(experts, e.rule->n_groups, e.rule->top_k) + 1 +
-                                          2 * e.rule->top_k + (e.records ? 2 * experts : 0)
-                                    : 0);
+  size_t end = rows;  // of conclude
+  if (e.rule) {
+    const size_t experts = e.small[0].w.rows, k = e.rule->top_k;
+    end += (route_room(experts, e.rule->n_groups, k) + 1) / 2 * 2 + (e.records ? 2 * experts : 0) + 2 * k;
+  }
   return std::max(steps * 68, end);
 }
 

@@ -27,8 +27,8 @@ struct Entry {
   const RouterRule* rule = nullptr;  // for small[0], the logits; score_bias in device memory
   uint32_t* ids = nullptr;           // [n, top_k]
   float* weights = nullptr;
-  // Where not null, of one token: the records of experts [rows of small[0]], in device memory, and the mail of
-  // `experts`, which is told those of the picks.
+  // Where not null, of one token: the records of experts [rows of small[0]], in device memory, and the mail
+  // of `experts`, which is told those of the picks.
   const std::byte* const* records = nullptr;
   std::byte* told = nullptr;
 

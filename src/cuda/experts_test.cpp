@@ -1,6 +1,6 @@
 // The feed-forward parts of experts.h against the plain operations: the same bits, whatever runs them.
-#include "cuda/entry.h"
 #include "cuda/experts.h"
+#include "cuda/entry.h"
 
 #include <algorithm>
 #include <cmath>

@@ -45,6 +45,12 @@ __global__ void __launch_bounds__(512) publish_kernel(const __grid_constant__ Pu
   for (size_t i = threadIdx.x; i < p.n_ids; i += blockDim.x) p.ids_to[i] = p.ids[i];
 #pragma unroll 4
   for (size_t i = threadIdx.x; i < p.n_values; i += blockDim.x) p.values_to[i] = p.values[i];
+  for (size_t l = 0; l < p.n_lists; ++l) {
+    const Shortlist& from = p.lists[l];
+    Shortlist& to = p.lists_to[l];
+    if (threadIdx.x == 0) to.total = from.total, to.n = from.n;
+    for (size_t i = threadIdx.x; i < min(from.n, kMostListed); i += blockDim.x) to.keys[i] = from.keys[i];
+  }
   __threadfence_system();
   __syncthreads();
   if (threadIdx.x == 0) *static_cast<volatile uint32_t*>(p.told) = ++*p.count;

@@ -6,6 +6,7 @@
 #include "cuda/device.h"
 #include "cuda/linear.h"
 #include "cuda/step_info.h"
+#include "ops/shortlist.h"
 
 namespace moeflux::cuda {
 
@@ -25,8 +26,11 @@ struct Publication {
   size_t n_ids = 0;
   const float* values = nullptr;
   size_t n_values = 0;
-  uint32_t* ids_to = nullptr;  // pinned, as are the next two
+  const Shortlist* lists = nullptr;
+  size_t n_lists = 0;
+  uint32_t* ids_to = nullptr;  // pinned, as are the next three
   float* values_to = nullptr;
+  Shortlist* lists_to = nullptr;
   uint32_t* told = nullptr;   // becomes *count, when all is there
   uint32_t* count = nullptr;  // in device memory: grows by one
 };

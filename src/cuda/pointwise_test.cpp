@@ -38,7 +38,7 @@ TEST_F(CudaPointwise, NormIsTheReferencesAndIsQuantised) {
 TEST_F(CudaPointwise, WhatIsPublishedIsThereWhenTheNumberIs) {
   const DeviceArray<uint32_t> count(std::vector<uint32_t>{7});
   const PinnedBuffer told(sizeof(uint32_t), "number"), ids_to(40 * sizeof(uint32_t), "ids"),
-      values_to(5000 * sizeof(float), "values");
+      values_to(5000 * sizeof(float), "values"), lists_to(2 * sizeof(Shortlist), "lists");
   *told.as<uint32_t>() = 7;
   for (uint32_t round = 0; round < 20; ++round) {
     const size_t n_ids = 1 + 2 * round, n_values = round * 250;
@@ -47,8 +47,24 @@ TEST_F(CudaPointwise, WhatIsPublishedIsThereWhenTheNumberIs) {
     const std::vector<float> values = noise_vector(n_values, round + 1);
     const DeviceArray<uint32_t> device_ids(ids);
     const DeviceArray<float> device_values(values);
-    publish({device_ids.get(), n_ids, device_values.get(), n_values, ids_to.as<uint32_t>(),
-             values_to.as<float>(), told.as<uint32_t>(), count.get()},
+    std::vector<Shortlist> lists(round % 3);
+    for (Shortlist& list : lists) {
+      list.total = round + 1000;
+      list.n = round % 2 ? kMostListed + round : 50 * round;
+      for (uint32_t i = 0; i < kMostListed; ++i) list.keys[i] = uint64_t{round} << 40 | i;
+    }
+    const DeviceArray<Shortlist> device_lists(lists);
+    publish({.ids = device_ids.get(),
+             .n_ids = n_ids,
+             .values = device_values.get(),
+             .n_values = n_values,
+             .lists = device_lists.get(),
+             .n_lists = lists.size(),
+             .ids_to = ids_to.as<uint32_t>(),
+             .values_to = values_to.as<float>(),
+             .lists_to = lists_to.as<Shortlist>(),
+             .told = told.as<uint32_t>(),
+             .count = count.get()},
             nullptr);
     const std::atomic_ref number(*told.as<uint32_t>());
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -56,6 +72,12 @@ TEST_F(CudaPointwise, WhatIsPublishedIsThereWhenTheNumberIs) {
       ASSERT_LT(std::chrono::steady_clock::now(), end) << "round " << round;
     EXPECT_EQ(std::vector(ids_to.as<uint32_t>(), ids_to.as<uint32_t>() + n_ids), ids);
     EXPECT_EQ(std::vector(values_to.as<float>(), values_to.as<float>() + n_values), values);
+    for (size_t i = 0; i < lists.size(); ++i) {
+      const Shortlist& got = lists_to.as<Shortlist>()[i];
+      EXPECT_EQ(got.total, lists[i].total);
+      EXPECT_EQ(got.n, lists[i].n);
+      EXPECT_TRUE(std::equal(got.keys, got.keys + std::min(got.n, kMostListed), lists[i].keys));
+    }
   }
 }
 

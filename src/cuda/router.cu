@@ -10,7 +10,8 @@ __global__ void route_kernel(DeviceRule rule, const float* logits, uint32_t* ids
   wait_for_previous();
   let_next_begin();
   const size_t t = blockIdx.x;
-  route_token(rule, logits + t * rule.n_experts, room, ids + t * rule.top_k, weights + t * rule.top_k);
+  route_token(rule, logits + t * rule.n_experts, room, ids + t * rule.top_k, weights + t * rule.top_k,
+              [](unsigned, uint32_t) {});
 }
 
 }  // namespace

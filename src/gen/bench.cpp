@@ -128,9 +128,18 @@ class Subject {
       slices.push_back({sequences[i].get(), i, 1});
       rows.push_back(static_cast<uint32_t>(i));
     }
-    std::vector<float> logits(n * engine_.config().n_vocab);
+    // As in greedy decoding, where a backend with memory of its own keeps the logits.
+    const bool lists = engine_.keeps_logits();
+    const std::vector<ShortlistWish> wishes(lists ? n : 0);
+    std::vector<Shortlist> shortlists(wishes.size());
+    std::vector<float> logits(lists ? 0 : n * engine_.config().n_vocab);
     for (size_t at = 0; at < tokens.size(); at += n)
-      engine_.step({tokens.subspan(at, n), slices, rows}, logits, tap_);
+      engine_.step({.tokens = tokens.subspan(at, n),
+                    .slices = slices,
+                    .logit_rows = rows,
+                    .wishes = wishes,
+                    .shortlists = shortlists},
+                   logits, tap_);
   }
   std::vector<Token> text(size_t n, uint64_t number) const {
     return random_tokens(n, engine_.config().n_vocab, request_.seed + number);

@@ -81,6 +81,10 @@ class Engine {
     model_.forward(batch, logits, tap);
   }
 
+  // Whether a step may have shortlists in place of logits; and a row of logits of the last step that had.
+  bool keeps_logits() const { return backend_->keeps_logits(); }
+  void read_logits(size_t row, std::span<float> out) { backend_->read_logits(row, out); }
+
   // Greedy continuation: n tokens, ties to the lower id.
   std::vector<Token> generate_greedy(Sequence& sequence, std::span<const Token> prompt, size_t n,
                                      const std::function<void(Token)>& on_token = {}, const Tap& tap = {});

@@ -63,6 +63,10 @@ class DecodeLoop {
     size_t new_tokens = 0;
     bool go_on = choose(logits, {}, new_tokens);
     while (go_on && sequence_.position() < sequence_.capacity()) {
+      if (takes_shortlist()) {
+        go_on = step_listed(logits);
+        continue;
+      }
       const size_t before = sequence_.position(), most = may_guess();
       if (mtp_ && most > 0) mtp_->catch_up();  // a pause's tokens are no part of what a guess costs
       const auto start = std::chrono::steady_clock::now();
@@ -84,6 +88,30 @@ class DecodeLoop {
   }
 
  private:
+  bool takes_shortlist() const {
+    return engine_.keeps_logits() && !options_.tap && options_.draft == 0 && generation_.wish().has_value();
+  }
+
+  // A step whose logits stay where they are, unless they are all needed; true: go on. memory: for them.
+  bool step_listed(std::vector<float>& memory) {
+    const Token token = generation_.result().tokens.back();
+    const Slice slice{&sequence_, 0, 1};
+    const uint32_t row = 0;
+    const ShortlistWish wish = *generation_.wish();
+    engine_.step({.tokens = {&token, 1},
+                  .slices = {&slice, 1},
+                  .logit_rows = {&row, 1},
+                  .wishes = {&wish, 1},
+                  .shortlists = {shortlist_.get(), 1}},
+                 {}, options_.tap);
+    const size_t position = sequence_.position();
+    if (const std::optional<bool> go_on = generation_.advance(*shortlist_, position, on_token_))
+      return *go_on;
+    memory.resize(engine_.config().n_vocab);
+    engine_.read_logits(0, memory);
+    return generation_.advance(memory, position, on_token_);
+  }
+
   size_t may_guess() {  // at most so many tokens before the next step
     if (options_.draft == 0) return 0;
     const size_t position = sequence_.position(), made = generation_.result().tokens.size(),
@@ -125,6 +153,7 @@ class DecodeLoop {
   MtpDraft* const mtp_;  // where guesses come from, or
   std::optional<NgramDraft> ngram_;
   std::vector<float> hidden_;  // of the step under way, for mtp_
+  std::unique_ptr<Shortlist> shortlist_ = std::make_unique<Shortlist>();
   DraftGovernor governor_;
   bool can_go_back_ = false;  // the state could have, at some step
   DraftStats stats_;
@@ -155,11 +184,28 @@ bool Generation::is_stop(Token token) const {
 }
 
 bool Generation::advance(std::span<const float> logits, size_t position, const OnToken& on_token) {
-  Allowed allowed;
+  Allowed allowed = this->allowed();
   if (options_.mask) allowed.mask = options_.mask();
+  return take(sampler_.sample(logits, position, allowed), on_token);
+}
+
+std::optional<ShortlistWish> Generation::wish() const {
+  return options_.mask ? std::nullopt : sampler_.wish(allowed());
+}
+
+std::optional<bool> Generation::advance(const Shortlist& shortlist, size_t position,
+                                        const OnToken& on_token) {
+  const std::optional<Sample> sample = sampler_.sample(shortlist, position, allowed());
+  if (!sample) return {};
+  return take(*sample, on_token);
+}
+
+Allowed Generation::allowed() const {
   const bool may_stop = !options_.ignore_stop_tokens && result_.tokens.size() >= options_.min_tokens;
-  if (!may_stop) allowed.banned = options_.stop_tokens;
-  const Sample sample = sampler_.sample(logits, position, allowed);
+  return {.banned = may_stop ? std::span<const Token>() : std::span<const Token>(options_.stop_tokens)};
+}
+
+bool Generation::take(const Sample& sample, const OnToken& on_token) {
   if (is_stop(sample.token)) {
     result_.stop_token = sample.token;
     return go_on(Next::Stop);

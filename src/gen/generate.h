@@ -56,6 +56,10 @@ class Generation {
   // Chooses the token for `position` and hands it to on_token. True: evaluate it and come back with its
   // logits; false: the generation has ended.
   bool advance(std::span<const float> logits, size_t position, const OnToken& on_token);
+  // The same from what wish() asks for, where it asks for something. Nothing: it needs the logits after all,
+  // and nothing has happened.
+  std::optional<ShortlistWish> wish() const;
+  std::optional<bool> advance(const Shortlist& shortlist, size_t position, const OnToken& on_token);
   void end(FinishReason reason) { result_.finish = reason; }
   void guessed(const DraftStats& stats) { result_.drafts = stats; }
 
@@ -63,6 +67,8 @@ class Generation {
 
  private:
   bool is_stop(Token token) const;
+  Allowed allowed() const;  // but for the mask
+  bool take(const Sample& sample, const OnToken& on_token);
   bool go_on(Next next);
 
   GenerateOptions options_;

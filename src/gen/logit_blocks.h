@@ -4,7 +4,6 @@
 // Rank order, everywhere: the larger logit first, of equal ones the lower id. -0 counts as 0.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -13,20 +12,9 @@
 #include "gen/chance.h"
 #include "model/backend.h"
 #include "ops/ops.h"
+#include "ops/shortlist.h"
 
 namespace moeflux {
-
-// A logit and its id as one number that grows from the best rank to the worst.
-inline uint64_t rank_key(float logit, Token id) {
-  const uint32_t bits = std::bit_cast<uint32_t>(logit + 0.0f);  // -0 becomes 0
-  const uint32_t descending = bits >> 31 ? bits : ~bits & 0x7fffffff;
-  return uint64_t{descending} << 32 | id;
-}
-inline Token token_of(uint64_t key) { return static_cast<Token>(key); }
-inline float logit_of(uint64_t key) {
-  const auto descending = static_cast<uint32_t>(key >> 32);
-  return std::bit_cast<float>(descending >> 31 ? descending : ~descending & 0x7fffffff);
-}
 
 class LogitBlocks {
  public:

@@ -41,6 +41,8 @@ void Penalties::count(const Past& past, bool add) {
   listed_.push_back(past.token);
 }
 
+bool Penalties::active() const { return counts_uses() || options_.dry.multiplier != 0; }
+
 void Penalties::apply(LogitBlocks& logits) {
   if (counts_uses()) apply_uses(logits);
   if (options_.dry.multiplier != 0) apply_dry(logits);

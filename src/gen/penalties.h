@@ -37,6 +37,7 @@ class Penalties {
 
   void read(std::span<const Token> prompt);
   void accept(Token generated) { append(generated, true); }
+  bool active() const;  // else apply changes nothing, whatever the text
   void apply(LogitBlocks& logits);
 
  private:

@@ -171,13 +171,17 @@ void Sampler::prepare(std::span<const float> logits, size_t position, const Allo
 
 Token Sampler::draw(size_t position) {
   if (options_.mirostat.on) return draw_mirostat(position);
-  const uint64_t random = draw_at(options_.seed, position).token;
   if (draws_from_all()) {
     const uint64_t total = logits_.weigh(weighing_, sums_);
-    return logits_.pick(weighing_, sums_, random_below(random, total));
+    return logits_.pick(weighing_, sums_, random_below(draw_at(options_.seed, position).token, total));
   }
   shape(position);
-  return token_of(pick(candidates_, random_below(random, sum_of(candidates_))));
+  return draw_candidate(position);
+}
+
+Token Sampler::draw_candidate(size_t position) const {
+  return token_of(
+      pick(candidates_, random_below(draw_at(options_.seed, position).token, sum_of(candidates_))));
 }
 
 Token Sampler::draw_mirostat(size_t position) {
@@ -257,6 +261,10 @@ float Sampler::floor_at(double exponent) const {
 
 void Sampler::gather(float floor) {
   logits_.gather(floor, keys_);
+  weigh_keys();
+}
+
+void Sampler::weigh_keys() {
   gathered_.resize(keys_.size());
   weights_.resize(keys_.size());
   std::ranges::transform(keys_, gathered_.begin(), logit_of);
@@ -264,6 +272,57 @@ void Sampler::gather(float floor) {
   candidates_.clear();
   for (size_t i = 0; i < keys_.size(); ++i)
     if (weights_[i] > 0) candidates_.push_back({keys_[i], weights_[i]});
+}
+
+// -- from a shortlist
+
+std::optional<ShortlistWish> Sampler::wish(const Allowed& allowed) const {
+  const SamplerOptions& o = options_;
+  if (!allowed.mask.empty() || !o.banned.empty() || !o.logit_bias.empty() || o.logprobs ||
+      penalties_.active())
+    return {};
+  const size_t n_banned = allowed.banned.size();
+  const auto best = [&](uint64_t n) -> std::optional<ShortlistWish> {
+    if (n + n_banned > kMostWished) return {};
+    return ShortlistWish{.best = static_cast<uint32_t>(n + n_banned)};
+  };
+  if (o.temperature == 0) return best(1);
+  if (o.mirostat.on || o.typical_p < 1 || o.top_n_sigma > 0 || draws_from_all()) return {};
+  if (o.top_k > 0 && o.top_k < logits_.n_vocab()) return best(o.top_k);
+  if (n_banned > 0) return {};  // their weights would be part of the total
+  return ShortlistWish{.best = kMostWished, .inverse_temperature = inverse(o.temperature)};
+}
+
+std::optional<Sample> Sampler::sample(const Shortlist& shortlist, size_t position, const Allowed& allowed) {
+  if (!collect_listed(shortlist, allowed)) return {};
+  if (options_.temperature == 0) return Sample{token_of(keys_[0])};
+  keep_top_p();
+  keep_min_p();
+  exclude_top_choices(draw_at(options_.seed, position).xtc);
+  return Sample{draw_candidate(position)};
+}
+
+// What `collect` would, or more that later filters drop, if the list goes down far enough for that.
+bool Sampler::collect_listed(const Shortlist& shortlist, const Allowed& allowed) {
+  const SamplerOptions& o = options_;
+  const std::optional<ShortlistWish> wished = wish(allowed);
+  const std::span<const uint64_t> listed = shortlist.listed();
+  if (!wished || listed.size() < wished->best) return false;
+  keys_.assign(listed.begin(), listed.end());
+  std::erase_if(keys_, [&](uint64_t key) {
+    return std::ranges::find(allowed.banned, token_of(key)) != allowed.banned.end();
+  });
+  std::ranges::sort(keys_);
+  if (o.temperature == 0) return true;
+  const bool top_k = o.top_k > 0 && o.top_k < logits_.n_vocab();
+  if (top_k) keys_.resize(o.top_k);
+  weighing_ = {logit_of(keys_[0]), inverse(o.temperature)};
+  const float last = exponent_of(weighing_, logit_of(keys_.back()));
+  std::ranges::sort(keys_, {}, token_of);
+  weigh_keys();
+  total_ = top_k ? sum_of(candidates_) : shortlist.total;
+  return top_k || last < exponent_of_min_p(to_fraction(o.min_p)) - kMargin ||
+         (o.top_p < 1 && sum_of(candidates_) >= share_of(total_, to_fraction(o.top_p)));
 }
 
 // A token's surprise is log(sum) - exponent, and the mean of that is the entropy: log(sum) cancels in the

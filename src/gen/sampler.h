@@ -87,6 +87,11 @@ class Sampler {
   // or +infinity, Error{InvalidArgument} where nothing may be chosen. Does not accept() the token.
   Sample sample(std::span<const float> logits, size_t position, const Allowed& allowed = {});
 
+  // Where few tokens decide: what the next choice needs of the logits; nothing: all of them. And the same
+  // choice from that; nothing: it needs all logits after all.
+  std::optional<ShortlistWish> wish(const Allowed& allowed = {}) const;
+  std::optional<Sample> sample(const Shortlist& shortlist, size_t position, const Allowed& allowed = {});
+
   // The tokens among which sample() would draw, by id; a weight is a chance times the sum of all weights.
   struct Candidate {
     uint64_t key;     // rank_key
@@ -99,12 +104,15 @@ class Sampler {
   void prepare(std::span<const float> logits, size_t position, const Allowed& allowed);
   Token draw(size_t position);
   Token draw_mirostat(size_t position);
+  Token draw_candidate(size_t position) const;
   bool draws_from_all() const;
 
   void shape(size_t position);
   void collect();
   void collect_top(size_t k, float floor);
   void collect_prefix();
+  bool collect_listed(const Shortlist& shortlist, const Allowed& allowed);
+  void weigh_keys();
   void gather(float floor);
   float floor_at(double exponent) const;
   void keep_typical();

@@ -171,6 +171,72 @@ TEST(Sampler, EachFilterIsItsFormula) {
       }
 }
 
+// Whether a choice from a list exists; if so, it is the one from all logits.
+bool chooses_from_list(const SamplerOptions& options, const std::vector<float>& logits,
+                       const Allowed& allowed, const std::string& what) {
+  Sampler sampler(options, logits.size());
+  const std::optional<ShortlistWish> wish = sampler.wish(allowed);
+  if (!wish) return false;
+  Shortlist list;
+  shortlist_ref(logits, *wish, list);
+  bool all = true;
+  for (size_t position = 0; position < 20; ++position) {
+    const std::optional<Sample> few = sampler.sample(list, position, allowed);
+    all &= few.has_value();
+    if (few) {
+      EXPECT_EQ(few->token, sampler.sample(logits, position, allowed).token) << what;
+    }
+  }
+  return all;
+}
+
+TEST(Sampler, AShortListGivesTheSameChoice) {
+  std::vector<Case> cases = single_filters();
+  cases.push_back({"greedy", {.temperature = 0, .top_k = 5}, {}});
+  cases.push_back({"a usual one", {.temperature = 0.6, .top_k = 20, .top_p = 0.95}, {}});
+  cases.push_back({"without top-k", {.temperature = 0.6, .top_p = 0.8, .min_p = 0.01}, {}});
+  cases.push_back({"with xtc", {.top_k = 40, .xtc_probability = 0.5, .xtc_threshold = 0.02}, {}});
+  const std::vector<Token> banned = {3, 17, 1 << 20};
+  std::map<std::string, int> from_list;
+  for (const size_t n : {1, 5, 300, 5003})
+    for (uint32_t seed = 0; seed < 3; ++seed)
+      for (const Case& c : cases) {
+        std::vector<float> logits = model_logits(n, seed);
+        if (seed == 2) logits[n / 2] = logits[n / 3] = 20;  // a tie of the best
+        const std::string what = fmt::format("{}, {} tokens, seed {}", c.name, n, seed);
+        from_list[c.name] += n == 5003 && chooses_from_list(c.options, logits, {}, what);
+        if (n > 5) chooses_from_list(c.options, logits, {.banned = banned}, what + ", some banned");
+      }
+  for (const char* name : {"greedy", "a usual one", "without top-k", "with xtc", "top-k 1", "top-k 64",
+                           "top-p 0.3", "min-p 0.1"})
+    EXPECT_EQ(from_list.at(name), 3) << name;
+  for (const char* name : {"temperature 1", "top-k 500", "typical-p 0.5", "sigma 2", "top-p 1"})
+    EXPECT_EQ(from_list[name], 0) << name;
+}
+
+TEST(Sampler, AskForAllLogitsWhereAListCannotDecide) {
+  const std::vector<float> flat(3000, 2.5f);
+  Sampler sampler(SamplerOptions{.top_p = 0.5}, flat.size());
+  Shortlist list;
+  shortlist_ref(flat, *sampler.wish(), list);
+  EXPECT_FALSE(sampler.sample(list, 0));  // half of the tokens are more than it has
+  list.n = kMostListed + 1;
+  EXPECT_FALSE(sampler.sample(list, 0));
+  const auto wish = [](const SamplerOptions& o, const Allowed& allowed = {}) {
+    return Sampler(o, 100).wish(allowed).has_value();
+  };
+  const std::vector<uint64_t> mask = {1, 0};
+  const std::vector<Token> one = {7};
+  EXPECT_TRUE(wish({.top_k = 5}, {.banned = one}));
+  EXPECT_FALSE(wish({.top_p = 0.5}, {.banned = one}));
+  EXPECT_FALSE(wish({.top_k = 5}, {.mask = mask}));
+  EXPECT_FALSE(wish({.top_k = 5, .penalties = {.repetition = 1.1}}));
+  EXPECT_FALSE(wish({.top_k = 5, .logit_bias = {{3, 1.0}}}));
+  EXPECT_FALSE(wish({.top_k = 5, .banned = {3}}));
+  EXPECT_FALSE(wish({.temperature = 0, .logprobs = 2}));
+  EXPECT_FALSE(wish({.mirostat = {.on = true}}));
+}
+
 TEST(Sampler, FiltersComeInTheStatedOrder) {
   const SamplerOptions all{.temperature = 0.8,
                            .top_k = 40,

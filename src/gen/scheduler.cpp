@@ -224,10 +224,16 @@ void Scheduler::step() {
   const StepPlan plan = plan_step();
   if (plan.tokens.empty()) return;
   const size_t n_vocab = engine_.config().n_vocab;
-  logits_.resize(plan.logit_rows.size() * n_vocab);
+  const bool lists = wish_for_lists(plan);
+  logits_.resize((lists ? 1 : plan.logit_rows.size()) * n_vocab);
   const auto start = Clock::now();
   try {
-    engine_.step({plan.tokens, plan.slices, plan.logit_rows}, logits_);
+    engine_.step({.tokens = plan.tokens,
+                  .slices = plan.slices,
+                  .logit_rows = plan.logit_rows,
+                  .wishes = wishes_,
+                  .shortlists = std::span(shortlists_).first(wishes_.size())},
+                 std::span(logits_).first(lists ? 0 : logits_.size()));
     for (size_t i = 0; i < plan.texts.size(); ++i) {  // checkpoints need memory
       const Slice& slice = plan.slices[i];
       plan.texts[i]->history->accept(std::span(plan.tokens).subspan(slice.first, slice.count));
@@ -254,15 +260,39 @@ void Scheduler::step() {
   }
   for (size_t i = 0; i < plan.chooses.size(); ++i) {
     if (plan.chooses[i]->ended) continue;
-    advance(*plan.chooses[i], std::span(logits_).subspan(i * n_vocab, n_vocab));
+    advance(*plan.chooses[i], i, lists);
   }
 }
 
-void Scheduler::advance(Text& text, std::span<const float> logits) {
+// Where every text that chooses can do with a list, the logits stay where they are.
+bool Scheduler::wish_for_lists(const StepPlan& plan) {
+  wishes_.clear();
+  for (const Text* text : plan.chooses) {
+    const std::optional<ShortlistWish> wish =
+        engine_.keeps_logits() ? text->generation->wish() : std::nullopt;
+    if (!wish) {
+      wishes_.clear();
+      return false;
+    }
+    wishes_.push_back(*wish);
+  }
+  if (shortlists_.size() < wishes_.size()) shortlists_.resize(wishes_.size());
+  return !wishes_.empty();
+}
+
+void Scheduler::advance(Text& text, size_t row, bool listed) {
   try {
-    const size_t position = text.history->position();
-    if (!text.generation->advance(logits, position, text.on_token) || position == text.history->capacity())
-      end(text, {});
+    const size_t position = text.history->position(), n_vocab = engine_.config().n_vocab;
+    std::optional<bool> go_on;
+    if (listed) {
+      go_on = text.generation->advance(shortlists_[row], position, text.on_token);
+      if (!go_on) engine_.read_logits(row, std::span(logits_).first(n_vocab));
+    }
+    if (!go_on) {
+      const auto logits = std::span(logits_).subspan(listed ? 0 : row * n_vocab, n_vocab);
+      go_on = text.generation->advance(logits, position, text.on_token);
+    }
+    if (!*go_on || position == text.history->capacity()) end(text, {});
   } catch (const Error& e) {  // the grammar fits no token, say
     end(text, e);
   }

@@ -88,7 +88,8 @@ class Scheduler {
   bool begin_prompt(Text& text);
   StepPlan plan_step();
   void step();
-  void advance(Text& text, std::span<const float> logits);
+  bool wish_for_lists(const StepPlan& plan);
+  void advance(Text& text, size_t row, bool listed);
   void keep(const Text& text, PrefixCache::Where where);
   void fail_all(const StepPlan& plan, const Error& error);
   void end(Text& text, std::optional<Error> error);
@@ -110,6 +111,8 @@ class Scheduler {
   std::optional<PrefixCache> prefixes_;
   std::vector<std::unique_ptr<Text>> running_;
   std::vector<float> logits_;
+  std::vector<ShortlistWish> wishes_;  // of a step: empty, or of each row
+  std::vector<Shortlist> shortlists_;
   std::jthread thread_;
 };
 

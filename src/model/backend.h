@@ -20,6 +20,7 @@
 #include "ops/attention.h"
 #include "ops/delta.h"
 #include "ops/router.h"
+#include "ops/shortlist.h"
 #include "store/expert_store.h"
 
 namespace moeflux {
@@ -40,6 +41,10 @@ struct Batch {
   // [tokens, d_model], for each token what the final norm gave for the one before.
   std::span<const float> hidden = {};
   std::span<float> final_norm = {};  // where not empty, gets what the final norm gives; [tokens, d_model]
+  // Not empty: [logit_rows], for a backend that keeps logits; shortlists get what is wished for, and the
+  // logits stay where they are.
+  std::span<const ShortlistWish> wishes = {};
+  std::span<Shortlist> shortlists = {};
 
   bool mtp() const { return !hidden.empty(); }
 
@@ -121,7 +126,11 @@ class Backend {
   // with memory of its own may bring them there once it has what it needs before.
   virtual void expect(Step&, const LayerWeights& /*later*/) {}
   virtual void mlp(Step& step, const LayerWeights& layer) = 0;  // x += mlp(norm(x)): dense layers
-  virtual void logits(Step& step, std::span<float> out) = 0;    // [logit_rows, n_vocab]
+  virtual void logits(Step& step, std::span<float> out) = 0;    // [logit_rows, n_vocab]; empty: shortlists
+  // Whether logits lie in memory of its own, so that shortlists save something; and a row of the last step
+  // that wished for them.
+  virtual bool keeps_logits() const { return false; }
+  virtual void read_logits(size_t, std::span<float>) { check(false, "a backend that keeps logits"); }
 
   // Brings experts to where they are computed, as many as there is room for; the others come as they are
   // needed.

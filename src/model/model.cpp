@@ -9,7 +9,11 @@ namespace moeflux {
 void Model::forward(const Batch& batch, std::span<float> logits, const Tap& tap) {
   check_batch(batch);
   const auto start = std::chrono::steady_clock::now();
-  check(logits.size() == batch.logit_rows.size() * config_.n_vocab, "room for the logits");
+  const size_t n_rows = batch.logit_rows.size(), n_listed = batch.shortlists.size();
+  check(logits.size() == (n_listed ? 0 : n_rows * config_.n_vocab), "room for the logits");
+  check(n_listed == batch.wishes.size() &&
+            (!n_listed || (n_listed == n_rows && backend_.keeps_logits() && !tap)),
+        "shortlists of a backend that makes them, which no tap sees");
   for (const Slice& s : batch.slices) s.sequence->broken_ = true;
 
   const std::unique_ptr<Step> step = backend_.begin(batch, tap);

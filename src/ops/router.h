@@ -23,7 +23,9 @@ struct RouterRule {
 //   Sigmoid       scores = sigmoid; chosen by score + bias, among the top_groups best of n_groups blocks of
 //   experts
 //                 (a group's score: the sum of its two best)
-// then, where `norm`, divided by (their sum + norm_eps); last, times scaling.
+// Chosen is by score; by logit where a softmax over all is neither biased nor in groups, so that scores which
+// round to the same are told apart.
+// Then, where `norm`, divided by (their sum + norm_eps); last, times scaling.
 void route_ref(const RouterRule& rule, std::span<const float> logits, uint32_t* ids, float* weights);
 
 }  // namespace moeflux

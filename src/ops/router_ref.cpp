@@ -49,7 +49,8 @@ void route_ref(const RouterRule& rule, std::span<const float> logits, uint32_t* 
     softmax_ref(score.data(), score.size());
   else
     for (float& s : score) s = sigmoid(s);
-  std::vector<float> choice = score;
+  const bool by_logit = rule.kind == RouterRule::Softmax && rule.score_bias.empty() && rule.n_groups <= 1;
+  std::vector<float> choice = by_logit ? std::vector<float>(logits.begin(), logits.end()) : score;
   for (size_t e = 0; e < rule.score_bias.size(); ++e) choice[e] += rule.score_bias[e];
   if (rule.n_groups > 1) keep_best_groups(rule, choice);
   top_k_ref(choice, k, ids);
