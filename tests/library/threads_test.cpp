@@ -65,6 +65,7 @@ TEST(LibraryThreads, CancelsAtAnyMoment) {
       want.insert(want.end(), result.tokens.begin(), result.tokens.end());
       ASSERT_EQ(held, want);
     }
+    if (held.size() + 4 > small().ctx) continue;  // ended so late that nothing more fits
     cancel.reset();
     options.whole_text = true;
     options.max_tokens = 3;
