@@ -29,9 +29,10 @@ double best_seconds(WorkerPool& pool, int rounds, Work work) {
   return best;
 }
 
-// Far more than a cache holds, but no more than half of the memory that can be had.
+// Far more than a cache holds, but no more than half of the memory that can be had; and not a power of two:
+// streams would meet in the caches.
 size_t buffer_bytes(size_t threads) {
-  constexpr uint64_t kLeast = 32u << 20, kMost = 512u << 20, kPage = 2u << 20;
+  constexpr uint64_t kLeast = 32u << 20, kMost = 536u << 20, kPage = 2u << 20;
   return std::clamp(available_memory() / 2 / threads / kPage * kPage, kLeast, kMost);
 }
 

@@ -18,7 +18,7 @@ struct MachineLimits {
   double region_us = 0;  // starting and ending a parallel region
 };
 
-// Takes about two seconds and 512 MiB per thread, less where half of the available memory is less.
+// Takes about two seconds and 536 MiB per thread, less where half of the available memory is less.
 MachineLimits measure_machine(const Ops& ops, size_t threads);
 double device_memory_bytes_per_s();  // of the GPU; throws Error{Device | Unsupported} where there is none
 

@@ -85,17 +85,25 @@ inline I broadcast4(const int8_t* q) {
   return set_i(w);
 }
 
-constexpr size_t kAheadBytes = 6912;  // twelve tiles of 4-bit codes
+#if MOEFLUX_PAIRS && !MOEFLUX_TILES
+// As Zen 5 likes it: twelve tiles of 4-bit codes ahead, and past the caches, since weights are met once per
+// step.
+constexpr size_t kAheadBytes = 6912;
+constexpr int kKeepInCaches = 0;
+#else
+// As measured on Intel's processors: eight tiles ahead, into all caches.
+constexpr size_t kAheadBytes = 4608;
+constexpr int kKeepInCaches = 3;
+#endif
 
-// Weights are met once per step: they need not stay in any cache. Never faults, whatever the address.
-inline void ask_for(const uint8_t* p) { __builtin_prefetch(p, 0, 0); }
+// Never faults, whatever the address.
+inline void ask_for(const uint8_t* p) { __builtin_prefetch(p, 0, kKeepInCaches); }
 
 // Where lines are not asked for one by one, one of each tile tells early which pages come next.
 inline void tell_page(const uint8_t* p) { __builtin_prefetch(p, 0, 1); }
 
+// Whether beside each line that is met, one kAheadBytes further is asked for.
 inline bool asks_for(size_t vectors) { return vectors > kMostUnaided; }
-// How far ahead of the line that is met another is asked for.
-inline size_t ahead_bytes(size_t vectors) { return asks_for(vectors) ? kAheadBytes : 0; }
 
 struct Codes {  // the 16 unpacked lines of a span
   I line[16];
@@ -153,14 +161,14 @@ inline I codes_at(const uint8_t* span, int j) {
 // high half apart. Where it asks, each line met is one asked for: one by one, since many at once would fill
 // the queue of what is under way and hold up loads. Each is loaded once and in order, which prefetchers like
 // best.
-template <Kind K>
-inline void dot_tile(const uint8_t* tile, bool asks, const int8_t* q, I& low, I& high) {
+template <Kind K, bool Asks>
+inline void dot_tile(const uint8_t* tile, const int8_t* q, I& low, I& high) {
   if constexpr (kHasDot4) {
     low = high = set_i(0);
     const auto line = [&](int j) {
       I x = load_i(tile + 64 * j);
       tile = after(x, tile);
-      if (asks) ask_for(tile + kAheadBytes + 64 * j);
+      if (Asks) ask_for(tile + kAheadBytes + 64 * j);
       return x;
     };
     if constexpr (K == Kind::U8) {
@@ -177,7 +185,7 @@ inline void dot_tile(const uint8_t* tile, bool asks, const int8_t* q, I& low, I&
       }
     }
   } else {
-    for (size_t j = 0; asks && j < (K == Kind::U8 ? 16 : 8); ++j) ask_for(tile + kAheadBytes + 64 * j);
+    for (size_t j = 0; Asks && j < (K == Kind::U8 ? 16 : 8); ++j) ask_for(tile + kAheadBytes + 64 * j);
     Codes codes;
     load_codes<K>(tile, codes);
     low = dot_lines<K, 8>(codes.line, q);
@@ -236,7 +244,7 @@ struct FastBlock {  // R row blocks and n vectors of a product
   size_t at[kFastVectors];  // the vectors' places in the panel
   size_t n;
   float* out[kFastVectors];
-  size_t ahead;  // bytes
+  bool asks;
 };
 
 // p += n, as one addition: of a loop that is written out, the compiler would keep every place apart, in more
@@ -248,9 +256,9 @@ inline void step(T*& p, size_t n) {
 }
 
 // One vector: weights are met once, so everything stays in registers, and row blocks follow each other as one
-// stream: one at a time comes faster than several side by side. What the format says is known to the
-// compiler, since every instruction beside the loads delays the next ones.
-template <MatrixFormat Format>
+// stream: one at a time comes faster than several side by side. What the format says and whether lines are
+// asked for is known to the compiler, since every instruction beside the loads delays the next ones.
+template <MatrixFormat Format, bool Asks>
 struct FastVector {
   static constexpr Kind kKind = Format.type == MatrixType::Mxfp4     ? Kind::Mx
                                 : Format.type == MatrixType::Affine4 ? Kind::U4
@@ -264,7 +272,6 @@ struct FastVector {
   const int8_t* const q;  // of the first span; the next ones are `stride` spans apart
   const SpanScale* const scale;
   const size_t stride;
-  const bool asks;
 
   static F group_scale(const uint8_t* tile, size_t group) {
     const F s = load_scale(Format.scale, tile + Format.tile_code_bytes() + group * kGroupBytes);
@@ -282,11 +289,11 @@ struct FastVector {
   // c[k] += the products of span k, of a tile's spans those of which there are `left`.
   void add_tile(const uint8_t* tile, size_t left, const int8_t* v, const SpanScale* x, F* c) const {
     I low[kSpans], high[kSpans];
-    if (!asks) tell_page(tile + kAheadBytes);
+    if (!Asks) tell_page(tile + kAheadBytes);
 #pragma GCC unroll 2
     for (size_t i = 0; i < kSpans && i < left; ++i)
-      dot_tile<kKind>(tile + i * kSpanBytes, asks, v + i * stride * 64, low[i], high[i]);
-    for (size_t l = 0; asks && l < kScaleLines; ++l)
+      dot_tile<kKind, Asks>(tile + i * kSpanBytes, v + i * stride * 64, low[i], high[i]);
+    for (size_t l = 0; Asks && l < kScaleLines; ++l)
       ask_for(tile + Format.tile_code_bytes() + kAheadBytes + 64 * l);
 #pragma GCC unroll 2
     for (size_t i = 0; i < kSpans && i < left; ++i, x += stride) {
@@ -319,7 +326,7 @@ struct FastVector {
 
   [[gnu::noinline]] static void run(const Tiles& m, size_t block, size_t blocks, const Panel& x, size_t at,
                                     float* out) {
-    const FastVector v{(m.cols + 63) / 64, x.q + at * 64, x.scale + at, x.n, asks_for(1)};
+    const FastVector v{(m.cols + 63) / 64, x.q + at * 64, x.scale + at, x.n};
     for (size_t b = block; b < block + blocks; ++b)
       store_n(out + 16 * (b - block), smaller(16, m.rows - 16 * b),
               v.row_block(m.data + b * m.n_tiles * m.tile_bytes));
@@ -344,8 +351,8 @@ inline void fast_few(FastBlock& b) {
       const SpanScale* scales = b.x.scale + s * b.x.n;
       Scales w;
       load_scales<K, Halves>(m, b.tile[0], in, w);
-      const uint8_t *ahead = codes + b.ahead, *scales_ahead = b.tile[0] + m.scales_at + b.ahead;
-      for (size_t l = 0; l < kScaleLines<K, Halves>; ++l) ask_for(scales_ahead + 64 * l);
+      const uint8_t *ahead = codes + kAheadBytes, *scales_ahead = b.tile[0] + m.scales_at + kAheadBytes;
+      for (size_t l = 0; b.asks && l < kScaleLines<K, Halves>; ++l) ask_for(scales_ahead + 64 * l);
       for (int h = 0; h < (Halves ? 2 : 1); ++h) {
         I sums[T];
 #pragma GCC unroll 8
@@ -354,7 +361,7 @@ inline void fast_few(FastBlock& b) {
         for (int j = 8 * h; j < (Halves ? 8 * h + 8 : 16); ++j) {
           const I line = codes_at<K>(codes, j);
           ahead = after(sums[0], ahead);
-          if (K == Kind::U8 || j < 8) ask_for(ahead + 64 * j);
+          if (b.asks && (K == Kind::U8 || j < 8)) ask_for(ahead + 64 * j);
 #pragma GCC unroll 8
           for (int t = 0; t < T; ++t) sums[t] = dot4(sums[t], line, q + place[t] * 64 + 4 * j);
         }
@@ -487,7 +494,7 @@ template <Kind K, bool Halves, int R>
 inline void fast_rows(const Tiles& m, size_t block, const Panel& x, const uint32_t* pick, size_t n,
                       float* out, size_t out_stride) {
   for (size_t first = 0; first < n; first += kFastVectors) {
-    FastBlock b{m, {}, {}, x, {}, smaller(kFastVectors, n - first), {}, ahead_bytes(n)};
+    FastBlock b{m, {}, {}, x, {}, smaller(kFastVectors, n - first), {}, asks_for(n)};
     for (int r = 0; r < R; ++r) {
       b.tile[r] = m.data + (block + r) * m.n_tiles * m.tile_bytes;
       b.rows[r] = smaller(16, m.rows - 16 * (block + r));
@@ -512,15 +519,22 @@ inline void fast_blocks(const Tiles& m, size_t block, size_t blocks, const Panel
   for (; b < blocks; ++b) fast_rows<K, Halves, 1>(m, block + b, x, pick, n, out + 16 * b, out_stride);
 }
 
+template <MatrixFormat Format>
+inline void format_vector(const Tiles& m, size_t block, size_t blocks, const Panel& x, size_t at,
+                          float* out) {
+  asks_for(1) ? FastVector<Format, true>::run(m, block, blocks, x, at, out)
+              : FastVector<Format, false>::run(m, block, blocks, x, at, out);
+}
+
 // Of all formats with integer codes, the one that the matrix has.
 template <int Bits, uint16_t Group>
 inline void affine_vector(const Tiles& m, size_t block, size_t blocks, const Panel& x, size_t at,
                           float* out) {
   if (m.scale == ScaleType::Bf16)
-    return FastVector<MatrixFormat::affine(Bits, Group)>::run(m, block, blocks, x, at, out);
+    return format_vector<MatrixFormat::affine(Bits, Group)>(m, block, blocks, x, at, out);
   if (m.scale == ScaleType::F16)
-    return FastVector<MatrixFormat::affine(Bits, Group, ScaleType::F16)>::run(m, block, blocks, x, at, out);
-  return FastVector<MatrixFormat::affine(Bits, Group, ScaleType::F32)>::run(m, block, blocks, x, at, out);
+    return format_vector<MatrixFormat::affine(Bits, Group, ScaleType::F16)>(m, block, blocks, x, at, out);
+  return format_vector<MatrixFormat::affine(Bits, Group, ScaleType::F32)>(m, block, blocks, x, at, out);
 }
 
 template <int Bits>
@@ -532,8 +546,7 @@ inline void affine_vector(const Tiles& m, size_t block, size_t blocks, const Pan
 }
 
 inline void fast_vector(const Tiles& m, size_t block, size_t blocks, const Panel& x, size_t at, float* out) {
-  if (m.type == MatrixType::Mxfp4)
-    return FastVector<MatrixFormat::mxfp4()>::run(m, block, blocks, x, at, out);
+  if (m.type == MatrixType::Mxfp4) return format_vector<MatrixFormat::mxfp4()>(m, block, blocks, x, at, out);
   m.type == MatrixType::Affine4 ? affine_vector<4>(m, block, blocks, x, at, out)
                                 : affine_vector<8>(m, block, blocks, x, at, out);
 }
@@ -670,19 +683,20 @@ inline void decode_columns(I codes, F scale, F bias, F* w) {
 
 // The weights of quarter Q of a span, 16 columns.
 template <MatrixType Type, int Q>
-inline void decode_quarter(const uint8_t* span, const uint8_t* ahead, F scale, F bias, F (&w)[16]) {
+inline void decode_quarter(const uint8_t* span, bool asks, F scale, F bias, F (&w)[16]) {
+  const uint8_t* ahead = span + kAheadBytes;
 #pragma GCC unroll 16
   for (int l = 0; l < 16; l += 4) {
     const int line = (Type == MatrixType::Affine4 ? Q % 2 : Q) * 4 + l / 4;
     if constexpr (Type == MatrixType::Affine4) {
-      if (Q < 2) ask_for(ahead + line * 64);
+      if (asks && Q < 2) ask_for(ahead + line * 64);
       decode_columns<4, Q / 2 * 4>(load_i(span + line * 64), scale, bias, w + l);
     } else if constexpr (Type == MatrixType::Affine8) {
-      ask_for(ahead + line * 64);
+      if (asks) ask_for(ahead + line * 64);
       decode_columns<8, 0>(load_i(span + line * 64), scale, bias, w + l);
     } else {
       for (int i = l; i < l + 4; i += 2) {  // bf16
-        ask_for(ahead + (Q * 16 + i) * 32);
+        if (asks) ask_for(ahead + (Q * 16 + i) * 32);
         const I both = load_i(span + (Q * 16 + i) * 32);
         w[i] = as_float(shl<16>(both));
         w[i + 1] = as_float(and_i(both, set_i(static_cast<int32_t>(0xffff0000))));
@@ -696,7 +710,7 @@ template <MatrixType Type>
 struct ExactVector {
   const Tiles& m;
   const float* x;
-  size_t ahead;  // bytes
+  bool asks;
   F c[16];
 
   template <int Q>
@@ -709,7 +723,7 @@ struct ExactVector {
       bias = load_scale(m.scale, at + m.bias_after);
     }
     const uint8_t* span = tile + in * m.span_bytes;
-    decode_quarter<Type, Q>(span, span + ahead, scale, bias, w);
+    decode_quarter<Type, Q>(span, asks, scale, bias, w);
     const size_t left = m.cols - column;
 #pragma GCC unroll 16
     for (size_t l = 0; l < 16; ++l)
@@ -733,8 +747,8 @@ struct ExactVector {
 template <MatrixType Type>
 inline void exact_vector(const Tiles& m, size_t block, size_t blocks, const float* x, float* out) {
   for (size_t b = block; b < block + blocks; ++b)
-    ExactVector<Type>{m, x, ahead_bytes(1), {}}.run(m.data + b * m.n_tiles * m.tile_bytes,
-                                                    smaller(16, m.rows - 16 * b), out + 16 * (b - block));
+    ExactVector<Type>{m, x, asks_for(1), {}}.run(m.data + b * m.n_tiles * m.tile_bytes,
+                                                 smaller(16, m.rows - 16 * b), out + 16 * (b - block));
 }
 
 void linear_exact(const Tiles& m, size_t block, size_t blocks, const Panel& x, const uint32_t* pick, size_t n,
