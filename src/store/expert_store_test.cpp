@@ -98,6 +98,27 @@ TEST_F(ExpertStoreTest, LoadsAllWithAnyNumberOfThreads) {
   }
 }
 
+TEST_F(ExpertStoreTest, LoadsAllThroughReadsThatAreShortLateOrFail) {
+  const uint64_t bad = package_.place(package_.manifest().layers[0], 1).offset;
+  std::atomic<bool> fails = true;
+  StoreOptions o = with_faults(options(keys_.size()),
+                               {.shorten = 0.5, .delay = 0.5, .error = [&, bad](const ReadRequest& r) {
+                                  return fails && r.offset == bad ? EIO : 0;
+                                }});
+  ExpertStore store(package_, o);
+  try {
+    store.load_all();
+    FAIL() << "an expert could not be read";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code, Errc::Io);
+    EXPECT_NE(std::string(e.what()).find("expert 1 (bytes "), std::string::npos) << e.what();
+  }
+  fails = false;
+  store.load_all();
+  EXPECT_EQ(take_all(store, keys_, Use::Decode).size(), keys_.size());
+  EXPECT_GE(store.stats().failed, 1u);  // one of each file, as far as they have been asked for
+}
+
 TEST(AlignedBuffer, MakingPagesKeepsWhatTheyHold) {
   const AlignedBuffer buffer(6u << 20);
   buffer.data()[5000] = std::byte{7};

@@ -89,8 +89,9 @@ void Loader::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [&] {
-      return stop_ || std::ranges::any_of(lines_, [](const auto& line) { return !line.empty(); }) ||
-             !rests_.empty() || can_tell() || free_tags_.size() < in_flight_.size();
+      const bool new_ones =
+          !started_ && std::ranges::any_of(lines_, [](const auto& line) { return !line.empty(); });
+      return stop_ || new_ones || !rests_.empty() || can_tell() || free_tags_.size() < in_flight_.size();
     });
     if (stop_) {
       for (auto& line : lines_) line.clear();
@@ -149,7 +150,7 @@ void Loader::fill_requests() {
     rests_.pop_front();
   }
   fill_requests(Urgency::Demand, settings_.depth);
-  fill_requests(Urgency::Bulk, in_flight_.size());
+  if (line(Urgency::Demand).empty()) fill_requests(Urgency::Bulk, in_flight_.size());
   // What is needed next must not wait long behind guesses.
   fill_requests(Urgency::Guess, std::max<size_t>(2, settings_.depth / 4));
 }

@@ -46,7 +46,8 @@ class Loader {
   Loader(std::unique_ptr<ReadQueue> queue, const ReadSettings& settings, Arrived arrived, Done done);
   ~Loader();  // drops what has not been asked of the drive, waits for the rest
 
-  // Begins with the next `go`: reads of loads that are begun together are submitted together.
+  // Begins with the next `go`, so that reads of loads that are begun together are submitted together; before
+  // it where other reads are under way.
   void start(uint64_t tag, const Load& load, Urgency urgency);
   void go();
   void promote(uint64_t tag);  // a load that is needed now

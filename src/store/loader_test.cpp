@@ -100,11 +100,13 @@ TEST_F(LoaderTest, TellsOfALoadInOrderThreads) {
     end_one();
   };
   const Faults faults{.shorten = 0.2, .delay = 0.5};
+  ReadSettings s = settings();
+  s.bulk_piece_bytes = kRecord / 4;
   for (size_t round = 1; round <= 20; ++round) {
     for (Told& t : told) t.bytes = 0, t.ended = false;
-    Loader loader(std::make_unique<FaultyQueue>(make_pread_queue(5), faults, round), settings(), arrived,
-                  done);
-    for (uint64_t tag = 0; tag < kRecords; ++tag) loader.start(tag, load(tag), Urgency::Demand);
+    Loader loader(std::make_unique<FaultyQueue>(make_pread_queue(5), faults, round), s, arrived, done);
+    const Urgency urgency = round % 2 ? Urgency::Demand : Urgency::Bulk;
+    for (uint64_t tag = 0; tag < kRecords; ++tag) loader.start(tag, load(tag), urgency);
     loader.go();
     ASSERT_TRUE(wait_for(round * kRecords));
   }
@@ -112,7 +114,7 @@ TEST_F(LoaderTest, TellsOfALoadInOrderThreads) {
   EXPECT_TRUE(right());
 }
 
-// A queue that keeps count of what is asked of it.
+// A queue that keeps count of what is asked of it, and gives nothing back while it is held.
 class CountingQueue : public ReadQueue {
  public:
   explicit CountingQueue(size_t depth) : inner_(make_pread_queue(depth)) {}
@@ -120,16 +122,19 @@ class CountingQueue : public ReadQueue {
   size_t depth() const override { return inner_->depth(); }
   size_t submit(std::span<const ReadRequest> requests) override {
     asked.insert(asked.end(), requests.begin(), requests.end());
-    most_in_flight = std::max(most_in_flight, in_flight_ += requests.size());
+    in_flight_ += requests.size();
+    most_in_flight = std::max<size_t>(most_in_flight, in_flight_);
     return inner_->submit(requests);
   }
   size_t wait(std::span<ReadDone> out, std::chrono::milliseconds timeout) override {
+    if (held) return std::this_thread::sleep_for(std::chrono::milliseconds(1)), 0;
     const size_t n = inner_->wait(out, timeout);
     in_flight_ -= n;
     return n;
   }
   std::vector<ReadRequest> asked;
-  size_t most_in_flight = 0;
+  std::atomic<size_t> most_in_flight = 0;
+  std::atomic<bool> held = false;
 
  private:
   const std::unique_ptr<ReadQueue> inner_;
@@ -161,6 +166,29 @@ TEST_F(LoaderTest, ReadsInBulkWithLargerPiecesAndMoreInFlightThreads) {
     EXPECT_EQ(queue.asked.front().offset, bulk ? (kRecords - 1) * kRecord : 0);
     EXPECT_TRUE(right());
   }
+}
+
+TEST_F(LoaderTest, WhatIsNeededGoesBeforeTheRestOfABulkThatIsUnderWayThreads) {
+  ReadSettings s = settings();
+  s.bulk_piece_bytes = kRecord / 2;
+  s.bulk_depth = 9;
+  auto own = std::make_unique<CountingQueue>(s.bulk_depth);
+  CountingQueue& queue = *own;
+  queue.held = true;
+  Loader loader(
+      std::move(own), s, [](uint64_t, std::span<const std::byte>) {},
+      [&](uint64_t, const LoadResult& r) {
+        EXPECT_TRUE(r.ok());
+        end_one();
+      });
+  for (uint64_t tag = 0; tag < kRecords; ++tag) loader.start(tag, load(tag), Urgency::Bulk);
+  loader.go();
+  while (queue.most_in_flight < s.bulk_depth) std::this_thread::yield();
+  loader.promote(kRecords - 1);
+  queue.held = false;
+  ASSERT_TRUE(wait_for(kRecords));
+  EXPECT_EQ(queue.asked[s.bulk_depth].offset, (kRecords - 1) * kRecord);
+  EXPECT_TRUE(right());
 }
 
 // Calls for one load never overlap, and none comes once the loader is gone.
