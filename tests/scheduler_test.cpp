@@ -78,14 +78,12 @@ TEST_P(SchedulerThreads, TextsTogetherAreTheTextsAlone) {
 }
 
 // The plain backend keeps logits, as one on a GPU does: steps in which all texts can do with the likeliest
-// tokens, and one text in between that cannot.
+// tokens, before them some with a text that cannot.
 TEST_P(SchedulerThreads, TextsTogetherAreTheTextsAloneWhereLogitsStayWithTheBackend) {
-  EngineOptions options = small_engine();
-  options.backend = "cpu-ref";
-  Engine engine(package, options);
+  constexpr size_t kLengths[] = {12, 14, 3, 16};
   std::vector<TextJob> jobs;
   for (size_t i = 0; i < 4; ++i) {
-    jobs.push_back(job(std::string(3 + i, static_cast<char>('a' + i)), model, 4 + 2 * i, i));
+    jobs.push_back(job(std::string(3 + i, static_cast<char>('a' + i)), model, kLengths[i], i));
     SamplerOptions& sampler = jobs[i].request.generate.sampler;
     i == 2   ? void(sampler.penalties.repetition = 1.2)
     : i == 3 ? void(sampler.top_p = 0.9)
@@ -93,14 +91,19 @@ TEST_P(SchedulerThreads, TextsTogetherAreTheTextsAloneWhereLogitsStayWithTheBack
     jobs[i].request.generate.ignore_stop_tokens = i != 3;
     if (i == 3) jobs[i].request.generate.stop_tokens.clear();
   }
-  std::vector<std::vector<Token>> alone;
-  for (const TextJob& j : jobs)
-    alone.push_back(TextSession(engine, model).generate(j.prompt, j.request).generated.tokens);
-  Scheduler scheduler(engine, model, {.parallel = 3, .busy_chunk = 10});
-  std::vector<std::future<TextOutcome>> together;
-  for (const TextJob& j : jobs) together.push_back(run(scheduler, j));
-  for (size_t i = 0; i < jobs.size(); ++i)
-    EXPECT_EQ(together[i].get().result.generated.tokens, alone[i]) << "text " << i;
+  for (const std::string& backend : test::with_gpu({"cpu-ref"})) {
+    EngineOptions options = small_engine();
+    options.backend = backend;
+    Engine engine(package, options);
+    std::vector<std::vector<Token>> alone;
+    for (const TextJob& j : jobs)
+      alone.push_back(TextSession(engine, model).generate(j.prompt, j.request).generated.tokens);
+    Scheduler scheduler(engine, model, {.parallel = 3, .busy_chunk = 10});
+    std::vector<std::future<TextOutcome>> together;
+    for (const TextJob& j : jobs) together.push_back(run(scheduler, j));
+    for (size_t i = 0; i < jobs.size(); ++i)
+      EXPECT_EQ(together[i].get().result.generated.tokens, alone[i]) << backend << ", text " << i;
+  }
 }
 
 TEST_P(SchedulerThreads, CancelEndsATextAtAnyMomentAndNoOther) {

@@ -102,8 +102,7 @@ CudaBackend::CudaBackend(const ModelConfig& model, const ModelWeights& weights,
       told_(sizeof(uint32_t), "a number"),
       told_count_(sizeof(uint32_t), "a number") {
   check_cuda(cudaMemsetAsync(counters_.as<>(), 0, counters_.size(), stream_.get()), "clearing counters");
-  check_cuda(cudaMemsetAsync(mail_.as<>(), 0, mail_.size(), stream_.get()), "clearing counters");
-  check_cuda(cudaMemsetAsync(entry_mail_.as<>(), 0, entry_mail_.size(), stream_.get()), "clearing counters");
+  clear_mail();
   check_cuda(cudaMemsetAsync(told_count_.as<>(), 0, told_count_.size(), stream_.get()), "clearing counters");
   *told_.as<uint32_t>() = 0;
   upload(weights_.as<>(), resident.data(), resident.size(), "copying the resident weights");
@@ -225,6 +224,11 @@ void CudaBackend::tell_routes(const CudaStep& s, const uint32_t* ids) {
   }
 }
 
+void CudaBackend::clear_mail() {
+  for (const DeviceBuffer* mail : {&mail_, &entry_mail_})
+    check_cuda(cudaMemsetAsync(mail->as<>(), 0, mail->size(), stream_.get()), "clearing mail");
+}
+
 // -- stages
 
 std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
@@ -234,7 +238,10 @@ std::unique_ptr<Step> CudaBackend::begin(const Batch& batch, const Tap& tap) {
                rows_at = ids_at + n * sizeof(uint32_t), wishes_at = rows_at + n_rows * sizeof(uint32_t),
                hidden_at = align_up(wishes_at + batch.wishes.size_bytes(), 16),
                bytes = hidden_at + batch.hidden.size_bytes();
-  if (!std::exchange(settled_, false)) wait();  // for what still reads the step before
+  if (!std::exchange(settled_, false)) {
+    wait();        // for what still reads the step before
+    clear_mail();  // if that failed, packets may lie there under a flag that comes again
+  }
   forget_failed_step();
   timed_bytes_ = 0;
   n_told_ = *told_.as<uint32_t>();
@@ -378,10 +385,10 @@ void CudaBackend::route(Step& step, const LayerWeights& layer) {
   const bool final_choice = s.mode != CudaStep::Mode::Eager || !s.tap.call;  // else a tap may change it
   if (holds_all() && final_choice && hears_choice(expert_work(s, layer))) {
     entry.records = resident_table(layer.store_layer);
-    entry.told = mail_.as<>();
+    entry.expert_mail = mail_.as<>();
   }
   if (!s.tap && enter(entry)) {  // a tap may change the logits
-    s.told = entry.told;
+    s.told = entry.expert_mail != nullptr;
   } else {
     rms_norm(s.x, m_.d_model, nullptr, entry.w, m_.norm_eps, s.h, stream_.get());
     Product products[2];

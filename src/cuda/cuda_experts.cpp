@@ -187,8 +187,8 @@ DeviceTierStats CudaBackend::device_tier() const {
           .host_bytes_per_s = host_bytes_per_s_};
 }
 
-// The device says by a number that a layer's choice is there. Where that takes long, an ordinary wait leaves
-// the processor to others, and reports what may have gone wrong.
+// The device says by a number that a layer's choice or a step's lists are there. Where that takes long, an
+// ordinary wait leaves the processor to others, and reports what may have gone wrong.
 void CudaBackend::wait_until_told() {
   constexpr auto kWatch = std::chrono::milliseconds(2);
   const std::atomic_ref told(*told_.as<uint32_t>());

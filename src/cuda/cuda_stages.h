@@ -169,6 +169,7 @@ class CudaBackend : public Backend {
   void send_chosen(CudaStep& s);
   void read_chosen(CudaStep& s, const LayerWeights& layer);
   void wait_until_told();
+  void clear_mail();
   void learn_copy_speed();
   size_t host_part(size_t n);
   Elsewhere compute_chosen(CudaStep& s, const ExpertWork& work, const LayerWeights& layer, ExpertSum& sum);
@@ -243,7 +244,7 @@ class CudaBackend : public Backend {
   std::vector<Ahead> ahead_;
   std::vector<Event> spare_events_;
   PinnedBuffer chosen_, results_;  // input and ids of a layer; what the processor has computed
-  PinnedBuffer told_;              // one number: how many layers of few tokens have been chosen
+  PinnedBuffer told_;              // a number: how often a choice of few tokens or lists were there
   DeviceBuffer told_count_;        // the same, where the device counts
   uint32_t n_told_ = 0;            // and what it must become
   bool settled_ = false;           // the host has all results of the last step

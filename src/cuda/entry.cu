@@ -39,7 +39,7 @@ struct Jobs {
   float* weights;
   Entry::Ahead ahead;
   const std::byte* const* records;
-  ExpertMail* told;
+  ExpertMail* expert_mail;
   EntryMail* mail;
   // Of sum s of row r of token t: pairs of sums lie side by side.
   __device__ uint64_t* packet(unsigned t, unsigned r, unsigned s) const {
@@ -223,8 +223,8 @@ __device__ void ask_for_states(const Entry::Ahead& ahead) {
     fetch_ahead(ahead.slices[i].state + ahead.at + first, floats * sizeof(float));
 }
 
-// The first block: it adds up, chooses, and tells the experts before it writes to memory. A turn before its
-// first one is a rehearsal, with what happens to be in the mail: it brings the instructions.
+// The first block: it adds up, chooses, and tells the experts before it writes down the choice. A turn before
+// its first one is a rehearsal, with what happens to be in the mail: it brings the instructions.
 __device__ void conclude(const Jobs& j, float* shared) {
   const unsigned n = j.job[0].rows, k = j.routes ? j.rule.top_k : 0;
   const size_t room = j.routes ? (route_room(n, j.rule.n_groups, k) + 1) / 2 * 2 : 0;
@@ -242,17 +242,18 @@ __device__ void conclude(const Jobs& j, float* shared) {
       wait_for_previous();
       let_next_begin();
       flag = mail_flag(__ldcg(&j.mail->launch));
-      if (j.told) told_flag = mail_flag(__ldcg(&j.told->launch));
+      if (j.expert_mail) told_flag = mail_flag(__ldcg(&j.expert_mail->launch));
     }
     receive(j, t, flag, real, results);
     __syncthreads();
     if (j.routes)
       route_token(j.rule, results, shared, real ? j.ids + t * k : unreal_ids,
                   real ? j.weights + t * k : unreal_weights, [&](unsigned pick, uint32_t id) {
-                    if (!real || !j.told) return;
+                    if (!real || !j.expert_mail) return;
                     const auto record = reinterpret_cast<uint64_t>(records[id]);
-                    send_packet(j.told->records[pick], told_flag, static_cast<uint32_t>(record));
-                    send_packet(j.told->records[pick] + 1, told_flag, static_cast<uint32_t>(record >> 32));
+                    send_packet(j.expert_mail->records[pick], told_flag, static_cast<uint32_t>(record));
+                    send_packet(j.expert_mail->records[pick] + 1, told_flag,
+                                static_cast<uint32_t>(record >> 32));
                   });
     __syncthreads();
   }
@@ -391,7 +392,7 @@ void enter(const Entry& e, cudaStream_t stream) {
   j.weights = e.weights;
   j.ahead = e.ahead;
   j.records = e.records;
-  j.told = reinterpret_cast<ExpertMail*>(e.told);
+  j.expert_mail = reinterpret_cast<ExpertMail*>(e.expert_mail);
   j.mail = reinterpret_cast<EntryMail*>(e.mail);
   const size_t bytes = shared_floats(e) * sizeof(float);
   const auto kernel = j.cols <= 4 * kFewQuads * kThreads ? entry_kernel<kFewQuads> : entry_kernel<kManyQuads>;

@@ -30,7 +30,7 @@ struct Entry {
   // Where not null, of one token: the records of experts [rows of small[0]], in device memory, and the mail
   // of `experts`, which is told those of the picks.
   const std::byte* const* records = nullptr;
-  std::byte* told = nullptr;
+  std::byte* expert_mail = nullptr;
 
   // What a later kernel reads of the sequences' states, to be in the L2 cache by then: floats from `at` on.
   struct Ahead {

@@ -305,7 +305,7 @@ void compare_choices(const ChoiceCase& c, bool gated) {
     }
     ASSERT_TRUE(entry_can(entry)) << name;
     if (told && !hears_choice(f.work)) continue;  // of a device that has no launches for it
-    if (told) entry.records = table.get(), entry.told = f.work.mail;
+    if (told) entry.records = table.get(), entry.expert_mail = f.work.mail;
     f.work.told = told;
     for (int layer = 0; layer < 6; ++layer) {
       enter(entry, nullptr);

@@ -76,12 +76,13 @@ class Engine {
                           const Tap& tap = {}, std::vector<float>* final_norm = nullptr,
                           std::vector<float> memory = {});
   // One step: tokens of several sequences, at most options().chunk together; logits:
-  // [batch.logit_rows.size(), n_vocab].
+  // [batch.logit_rows.size(), n_vocab], or nothing where the batch has shortlists.
   void step(const Batch& batch, std::span<float> logits, const Tap& tap = {}) {
     model_.forward(batch, logits, tap);
   }
 
-  // Whether a step may have shortlists in place of logits; and a row of logits of the last step that had.
+  // Whether a step may have shortlists in place of logits; and a row of logits of the last step, where
+  // that had.
   bool keeps_logits() const { return backend_->keeps_logits(); }
   void read_logits(size_t row, std::span<float> out) { backend_->read_logits(row, out); }
 

@@ -289,8 +289,12 @@ std::optional<ShortlistWish> Sampler::wish(const Allowed& allowed) const {
   if (o.temperature == 0) return best(1);
   if (o.mirostat.on || o.typical_p < 1 || o.top_n_sigma > 0 || draws_from_all()) return {};
   if (o.top_k > 0 && o.top_k < logits_.n_vocab()) return best(o.top_k);
-  if (n_banned > 0) return {};  // their weights would be part of the total
-  return ShortlistWish{.best = kMostWished, .inverse_temperature = inverse(o.temperature)};
+  if (o.top_p == 1 && o.min_p == 0) return {};  // no list is long enough
+  if (n_banned > 0) return {};                  // their weights would be part of the total
+  // Not more than half of the blocks of logits: a device finds where the list ends by the blocks' maxima.
+  const size_t few = std::clamp<size_t>(logits_.n_vocab() / kLogitBlock / 2, 1, kMostWished);
+  return ShortlistWish{.best = static_cast<uint32_t>(few),
+                       .inverse_temperature = o.top_p < 1 ? inverse(o.temperature) : 0};
 }
 
 std::optional<Sample> Sampler::sample(const Shortlist& shortlist, size_t position, const Allowed& allowed) {

@@ -204,7 +204,8 @@ TEST(Sampler, AShortListGivesTheSameChoice) {
         std::vector<float> logits = model_logits(n, seed);
         if (seed == 2) logits[n / 2] = logits[n / 3] = 20;  // a tie of the best
         const std::string what = fmt::format("{}, {} tokens, seed {}", c.name, n, seed);
-        from_list[c.name] += n == 5003 && chooses_from_list(c.options, logits, {}, what);
+        const bool few = chooses_from_list(c.options, logits, {}, what);
+        from_list[c.name] += n == 5003 && few;
         if (n > 5) chooses_from_list(c.options, logits, {.banned = banned}, what + ", some banned");
       }
   for (const char* name : {"greedy", "a usual one", "without top-k", "with xtc", "top-k 1", "top-k 64",
@@ -214,14 +215,17 @@ TEST(Sampler, AShortListGivesTheSameChoice) {
     EXPECT_EQ(from_list[name], 0) << name;
 }
 
-TEST(Sampler, AskForAllLogitsWhereAListCannotDecide) {
+TEST(Sampler, AsksForAllLogitsWhereAListCannotDecide) {
   const std::vector<float> flat(3000, 2.5f);
   Sampler sampler(SamplerOptions{.top_p = 0.5}, flat.size());
   Shortlist list;
   shortlist_ref(flat, *sampler.wish(), list);
   EXPECT_FALSE(sampler.sample(list, 0));  // half of the tokens are more than it has
-  list.n = kMostListed + 1;
-  EXPECT_FALSE(sampler.sample(list, 0));
+  Sampler best_five(SamplerOptions{.top_k = 5}, flat.size());
+  shortlist_ref(flat, *best_five.wish(), list);
+  EXPECT_TRUE(best_five.sample(list, 0));
+  list.n = kMostListed + 1;  // too many of the same rank
+  EXPECT_FALSE(best_five.sample(list, 0));
   const auto wish = [](const SamplerOptions& o, const Allowed& allowed = {}) {
     return Sampler(o, 100).wish(allowed).has_value();
   };
@@ -235,6 +239,7 @@ TEST(Sampler, AskForAllLogitsWhereAListCannotDecide) {
   EXPECT_FALSE(wish({.top_k = 5, .banned = {3}}));
   EXPECT_FALSE(wish({.temperature = 0, .logprobs = 2}));
   EXPECT_FALSE(wish({.mirostat = {.on = true}}));
+  EXPECT_FALSE(wish({.xtc_probability = 0.5, .xtc_threshold = 0.02}));
 }
 
 TEST(Sampler, FiltersComeInTheStatedOrder) {

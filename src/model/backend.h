@@ -126,9 +126,9 @@ class Backend {
   // with memory of its own may bring them there once it has what it needs before.
   virtual void expect(Step&, const LayerWeights& /*later*/) {}
   virtual void mlp(Step& step, const LayerWeights& layer) = 0;  // x += mlp(norm(x)): dense layers
-  virtual void logits(Step& step, std::span<float> out) = 0;    // [logit_rows, n_vocab]; empty: shortlists
-  // Whether logits lie in memory of its own, so that shortlists save something; and a row of the last step
-  // that wished for them.
+  virtual void logits(Step& step, std::span<float> out) = 0;    // [logit_rows, n_vocab]; empty: none or lists
+  // Whether logits lie in memory of its own, so that shortlists save something; and a row of the last step,
+  // where that had shortlists.
   virtual bool keeps_logits() const { return false; }
   virtual void read_logits(size_t, std::span<float>) { check(false, "a backend that keeps logits"); }
 

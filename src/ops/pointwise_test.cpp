@@ -96,6 +96,17 @@ TEST(Router, TiesGoToTheLowerIndex) {
   EXPECT_EQ(ids[2], 4u);
 }
 
+// Where scores are too small to tell apart, the larger logit still comes first.
+TEST(Router, SoftmaxChoosesByLogits) {
+  const std::vector<float> logits = {100, 0, -200, -150};
+  const RouterRule rule{.kind = RouterRule::Softmax, .top_k = 3, .score_bias = {}};
+  uint32_t ids[3];
+  float weights[3];
+  route_ref(rule, logits, ids, weights);
+  EXPECT_EQ(std::vector(ids, ids + 3), (std::vector<uint32_t>{0, 1, 3}));
+  EXPECT_EQ(weights[2], 0);
+}
+
 TEST(Router, TopkSoftmaxNormalisesOverTheChosen) {
   const std::vector<float> logits = {1, 2, 3};
   const RouterRule rule{.kind = RouterRule::TopkSoftmax, .top_k = 2, .score_bias = {}};

@@ -1,5 +1,6 @@
 // The likeliest tokens of a position, for a sampler that needs no others: made where the logits lie, which
-// then need not move. Whole numbers throughout, so that every device makes the same.
+// then need not move. The total is a whole number, so that every device makes the same; a device may list
+// more tokens than it must.
 #pragma once
 
 #include <bit>
