@@ -64,7 +64,8 @@ struct Tiles {  // a MatrixView, worked out
 };
 Tiles tiles_of(const MatrixView& m);
 
-// With so few vectors this processor's own prefetchers bring weights faster than if lines are asked for.
+// With so few vectors this processor's own prefetchers bring weights faster than if lines are asked for
+// ahead.
 extern const size_t kMostUnaided;
 
 struct SpanScale {   // of 64 quantised columns

@@ -99,11 +99,13 @@ constexpr int kKeepInCaches = 3;
 // Never faults, whatever the address.
 inline void ask_for(const uint8_t* p) { __builtin_prefetch(p, 0, kKeepInCaches); }
 
-// Where lines are not asked for one by one, one of each tile tells early which pages come next.
+// Where lines are not asked for ahead, one of each tile tells early which pages come next.
 inline void tell_page(const uint8_t* p) { __builtin_prefetch(p, 0, 1); }
 
-// Whether beside each line that is met, one kAheadBytes further is asked for.
-inline bool asks_for(size_t vectors) { return vectors > kMostUnaided; }
+// Whether beside each line that is met another is asked for, ahead_bytes further. Zero is a request, too: for
+// the line itself just before it is loaded, so that it does not go through the other caches.
+inline bool asks_ahead(size_t vectors) { return vectors > kMostUnaided; }
+inline size_t ahead_bytes(size_t vectors) { return asks_ahead(vectors) ? kAheadBytes : 0; }
 
 struct Codes {  // the 16 unpacked lines of a span
   I line[16];
@@ -158,17 +160,17 @@ inline I codes_at(const uint8_t* span, int j) {
 }
 
 // The same for one vector and row block straight from the tile, without unpacked lines in memory: low and
-// high half apart. Where it asks, each line met is one asked for: one by one, since many at once would fill
-// the queue of what is under way and hold up loads. Each is loaded once and in order, which prefetchers like
-// best.
-template <Kind K, bool Asks>
+// high half apart. Each line met is one asked for: one by one, since many at once would fill the queue of
+// what is under way and hold up loads. Each is loaded once and in order, which prefetchers like best.
+template <Kind K, size_t Ahead>
 inline void dot_tile(const uint8_t* tile, const int8_t* q, I& low, I& high) {
   if constexpr (kHasDot4) {
     low = high = set_i(0);
     const auto line = [&](int j) {
+      if constexpr (Ahead == 0) ask_for(tile + 64 * j);
       I x = load_i(tile + 64 * j);
       tile = after(x, tile);
-      if (Asks) ask_for(tile + kAheadBytes + 64 * j);
+      if constexpr (Ahead > 0) ask_for(tile + Ahead + 64 * j);
       return x;
     };
     if constexpr (K == Kind::U8) {
@@ -185,7 +187,7 @@ inline void dot_tile(const uint8_t* tile, const int8_t* q, I& low, I& high) {
       }
     }
   } else {
-    for (size_t j = 0; Asks && j < (K == Kind::U8 ? 16 : 8); ++j) ask_for(tile + kAheadBytes + 64 * j);
+    for (size_t j = 0; j < (K == Kind::U8 ? 16 : 8); ++j) ask_for(tile + Ahead + 64 * j);
     Codes codes;
     load_codes<K>(tile, codes);
     low = dot_lines<K, 8>(codes.line, q);
@@ -244,7 +246,7 @@ struct FastBlock {  // R row blocks and n vectors of a product
   size_t at[kFastVectors];  // the vectors' places in the panel
   size_t n;
   float* out[kFastVectors];
-  bool asks;
+  size_t ahead;  // bytes
 };
 
 // p += n, as one addition: of a loop that is written out, the compiler would keep every place apart, in more
@@ -256,9 +258,9 @@ inline void step(T*& p, size_t n) {
 }
 
 // One vector: weights are met once, so everything stays in registers, and row blocks follow each other as one
-// stream: one at a time comes faster than several side by side. What the format says and whether lines are
+// stream: one at a time comes faster than several side by side. What the format says and which lines are
 // asked for is known to the compiler, since every instruction beside the loads delays the next ones.
-template <MatrixFormat Format, bool Asks>
+template <MatrixFormat Format, size_t Ahead>
 struct FastVector {
   static constexpr Kind kKind = Format.type == MatrixType::Mxfp4     ? Kind::Mx
                                 : Format.type == MatrixType::Affine4 ? Kind::U4
@@ -289,12 +291,12 @@ struct FastVector {
   // c[k] += the products of span k, of a tile's spans those of which there are `left`.
   void add_tile(const uint8_t* tile, size_t left, const int8_t* v, const SpanScale* x, F* c) const {
     I low[kSpans], high[kSpans];
-    if (!Asks) tell_page(tile + kAheadBytes);
+    if constexpr (Ahead == 0) tell_page(tile + kAheadBytes);
 #pragma GCC unroll 2
     for (size_t i = 0; i < kSpans && i < left; ++i)
-      dot_tile<kKind, Asks>(tile + i * kSpanBytes, v + i * stride * 64, low[i], high[i]);
-    for (size_t l = 0; Asks && l < kScaleLines; ++l)
-      ask_for(tile + Format.tile_code_bytes() + kAheadBytes + 64 * l);
+      dot_tile<kKind, Ahead>(tile + i * kSpanBytes, v + i * stride * 64, low[i], high[i]);
+    for (size_t l = 0; Ahead > 0 && l < kScaleLines; ++l)
+      ask_for(tile + Format.tile_code_bytes() + Ahead + 64 * l);
 #pragma GCC unroll 2
     for (size_t i = 0; i < kSpans && i < left; ++i, x += stride) {
       const F xs = set(x->xs);
@@ -351,8 +353,8 @@ inline void fast_few(FastBlock& b) {
       const SpanScale* scales = b.x.scale + s * b.x.n;
       Scales w;
       load_scales<K, Halves>(m, b.tile[0], in, w);
-      const uint8_t *ahead = codes + kAheadBytes, *scales_ahead = b.tile[0] + m.scales_at + kAheadBytes;
-      for (size_t l = 0; b.asks && l < kScaleLines<K, Halves>; ++l) ask_for(scales_ahead + 64 * l);
+      const uint8_t *ahead = codes + b.ahead, *scales_ahead = b.tile[0] + m.scales_at + b.ahead;
+      for (size_t l = 0; l < kScaleLines<K, Halves>; ++l) ask_for(scales_ahead + 64 * l);
       for (int h = 0; h < (Halves ? 2 : 1); ++h) {
         I sums[T];
 #pragma GCC unroll 8
@@ -361,7 +363,7 @@ inline void fast_few(FastBlock& b) {
         for (int j = 8 * h; j < (Halves ? 8 * h + 8 : 16); ++j) {
           const I line = codes_at<K>(codes, j);
           ahead = after(sums[0], ahead);
-          if (b.asks && (K == Kind::U8 || j < 8)) ask_for(ahead + 64 * j);
+          if (K == Kind::U8 || j < 8) ask_for(ahead + 64 * j);
 #pragma GCC unroll 8
           for (int t = 0; t < T; ++t) sums[t] = dot4(sums[t], line, q + place[t] * 64 + 4 * j);
         }
@@ -494,7 +496,7 @@ template <Kind K, bool Halves, int R>
 inline void fast_rows(const Tiles& m, size_t block, const Panel& x, const uint32_t* pick, size_t n,
                       float* out, size_t out_stride) {
   for (size_t first = 0; first < n; first += kFastVectors) {
-    FastBlock b{m, {}, {}, x, {}, smaller(kFastVectors, n - first), {}, asks_for(n)};
+    FastBlock b{m, {}, {}, x, {}, smaller(kFastVectors, n - first), {}, ahead_bytes(n)};
     for (int r = 0; r < R; ++r) {
       b.tile[r] = m.data + (block + r) * m.n_tiles * m.tile_bytes;
       b.rows[r] = smaller(16, m.rows - 16 * (block + r));
@@ -522,8 +524,8 @@ inline void fast_blocks(const Tiles& m, size_t block, size_t blocks, const Panel
 template <MatrixFormat Format>
 inline void format_vector(const Tiles& m, size_t block, size_t blocks, const Panel& x, size_t at,
                           float* out) {
-  asks_for(1) ? FastVector<Format, true>::run(m, block, blocks, x, at, out)
-              : FastVector<Format, false>::run(m, block, blocks, x, at, out);
+  asks_ahead(1) ? FastVector<Format, kAheadBytes>::run(m, block, blocks, x, at, out)
+                : FastVector<Format, 0>::run(m, block, blocks, x, at, out);
 }
 
 // Of all formats with integer codes, the one that the matrix has.
@@ -683,20 +685,19 @@ inline void decode_columns(I codes, F scale, F bias, F* w) {
 
 // The weights of quarter Q of a span, 16 columns.
 template <MatrixType Type, int Q>
-inline void decode_quarter(const uint8_t* span, bool asks, F scale, F bias, F (&w)[16]) {
-  const uint8_t* ahead = span + kAheadBytes;
+inline void decode_quarter(const uint8_t* span, const uint8_t* ahead, F scale, F bias, F (&w)[16]) {
 #pragma GCC unroll 16
   for (int l = 0; l < 16; l += 4) {
     const int line = (Type == MatrixType::Affine4 ? Q % 2 : Q) * 4 + l / 4;
     if constexpr (Type == MatrixType::Affine4) {
-      if (asks && Q < 2) ask_for(ahead + line * 64);
+      if (Q < 2) ask_for(ahead + line * 64);
       decode_columns<4, Q / 2 * 4>(load_i(span + line * 64), scale, bias, w + l);
     } else if constexpr (Type == MatrixType::Affine8) {
-      if (asks) ask_for(ahead + line * 64);
+      ask_for(ahead + line * 64);
       decode_columns<8, 0>(load_i(span + line * 64), scale, bias, w + l);
     } else {
       for (int i = l; i < l + 4; i += 2) {  // bf16
-        if (asks) ask_for(ahead + (Q * 16 + i) * 32);
+        ask_for(ahead + (Q * 16 + i) * 32);
         const I both = load_i(span + (Q * 16 + i) * 32);
         w[i] = as_float(shl<16>(both));
         w[i + 1] = as_float(and_i(both, set_i(static_cast<int32_t>(0xffff0000))));
@@ -710,7 +711,7 @@ template <MatrixType Type>
 struct ExactVector {
   const Tiles& m;
   const float* x;
-  bool asks;
+  size_t ahead;  // bytes
   F c[16];
 
   template <int Q>
@@ -723,7 +724,7 @@ struct ExactVector {
       bias = load_scale(m.scale, at + m.bias_after);
     }
     const uint8_t* span = tile + in * m.span_bytes;
-    decode_quarter<Type, Q>(span, asks, scale, bias, w);
+    decode_quarter<Type, Q>(span, span + ahead, scale, bias, w);
     const size_t left = m.cols - column;
 #pragma GCC unroll 16
     for (size_t l = 0; l < 16; ++l)
@@ -747,8 +748,8 @@ struct ExactVector {
 template <MatrixType Type>
 inline void exact_vector(const Tiles& m, size_t block, size_t blocks, const float* x, float* out) {
   for (size_t b = block; b < block + blocks; ++b)
-    ExactVector<Type>{m, x, asks_for(1), {}}.run(m.data + b * m.n_tiles * m.tile_bytes,
-                                                 smaller(16, m.rows - 16 * b), out + 16 * (b - block));
+    ExactVector<Type>{m, x, ahead_bytes(1), {}}.run(m.data + b * m.n_tiles * m.tile_bytes,
+                                                    smaller(16, m.rows - 16 * b), out + 16 * (b - block));
 }
 
 void linear_exact(const Tiles& m, size_t block, size_t blocks, const Panel& x, const uint32_t* pick, size_t n,

@@ -118,8 +118,7 @@ inline void read_streams(const uint8_t* p, size_t bytes) {
   for (I& sum : s) sum = set_i(0);
   for (size_t at = 0; at < part; at += 64)
     for (size_t i = 0; i < Streams; ++i) {
-      // Who reads fastest alone reads faster still where the very line is asked for that comes next.
-      if constexpr (Streams == 1) ask_for(p + at + (asks_for(1) ? kAheadBytes : 0));
+      if constexpr (Streams == 1) ask_for(p + at + ahead_bytes(1));  // as products do
       s[i] = or_i(s[i], load_i(p + i * part + at));
     }
   float out[16];
