@@ -19,8 +19,8 @@ constexpr uint32_t kPieces = 2 * kSpanBlocks;  // of a segment: gate and up of e
 constexpr uint32_t kMostSegments = 16, kMostPicks = ExpertMail::kMostPicks;
 constexpr uint32_t kSpanPackets = 20;  // 16 of codes, 4 of the span's floats
 
-// Hidden spans are sent as packets. Spans and row blocks are drawn: a thread block that waits for a span waits
-// for one that is running, however few of them run at once.
+// Hidden spans are sent as packets. Spans and row blocks are drawn: a thread block that waits for a span
+// waits for one that is running, however few of them run at once.
 struct TokenJob {
   PartTiles gate, up, down;
   Picks picks;
