@@ -187,13 +187,15 @@ void CpuBackend::grouped_attention(CpuStep& s, const LayerWeights& layer, const 
       n = run.count - at;
       if (layer.config->window) n = std::min(n, kKvBlock - position % kKvBlock);
       run.sequence->write_kv(layer.index, position, n);
-      pool_.run(a.n_kv_heads, [&](size_t head, size_t) {
+      const auto store = [&](size_t head, size_t) {
         const KvHead kv = run.sequence->kv(layer.index, head);
         for (size_t t = 0; t < n; ++t) {
           ops_.store_key(kv, position + t, k + (first + t) * kv_width + head * dim);
           ops_.store_value(kv, position + t, v + (first + t) * kv_width + head * dim);
         }
-      });
+      };
+      for (size_t head = 0; n == 1 && head < a.n_kv_heads; ++head) store(head, 0);  // no work for threads
+      if (n > 1) pool_.run(a.n_kv_heads, store);
       attend({run.sequence, &layer, a.n_kv_heads, a.n_heads / a.n_kv_heads, n, position, q + first * q_width,
               q_width, out + first * q_width, w.sinks});
       run.sequence->release_kv(layer.index, position + n);

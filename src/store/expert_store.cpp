@@ -342,9 +342,10 @@ void ExpertStore::ask(Demand& demand, ExpertKey key) {
   (ready ? demand.ready_ : demand.loading_).push_back(slot);
 }
 
-// An expert that is here is used: by decoding it becomes the policy's, a sweep changes nothing.
+// An expert that is here is used: by decoding it becomes the policy's, a sweep changes nothing. Nobody asks
+// the policy where nothing has to go.
 void ExpertStore::touch(Slot& slot, Use use) {
-  if (use == Use::Sweep) return;
+  if (use == Use::Sweep || holds_all_) return;
   if (!slot.cold) return slot.cls->policy->use(slot.id);
   slot.cls->cold.erase(*slot.cold);
   slot.cold.reset();
