@@ -33,7 +33,7 @@ static bool has_amx() {
 #endif
 
 #if defined(__x86_64__)
-// AMD's family 25 with bf16 pairs. Zen 5, which is family 26, brings half as much without being asked.
+// AMD's family 25 with AVX-512. Zen 5, which is family 26, brings half as much without being asked.
 static bool is_zen4() {
   uint32_t a = 0, b = 0, c = 0, d = 0;
   __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
